@@ -30,7 +30,7 @@ from gt.server import users
 from gt.transport.identity import WORKER, url
 
 SMALL = 64
-MEDIAN_TARGET, P99_TARGET, LOSS_TARGET, JAIN_TARGET = 3.0, 10.0, 1 / 0.95, 1 / 0.95
+MEDIAN_TARGET, P99_TARGET, LOSS_TARGET = 3.0, 10.0, 1 / 0.95
 KINDS = ("matmul", "layers", "tiny", "conv", "sharded")
 
 

@@ -16,7 +16,7 @@ from measuring import print_table, write
 import gt
 from gt import config
 from gt.dispatcher.planner.plan import Planned, plan_program
-from gt.dispatcher.plans import Programs, plan_together, tensor_at
+from gt.dispatcher.plans import ProgramCache, plan_together, tensor_at
 from gt.layout import Layout, mesh, parse
 from gt.ops.check import check_client
 from gt.solver.hardware import HARDWARE
@@ -72,7 +72,7 @@ def main(path: str | None = None) -> int:
     followed = plan_program(recorded.checked, inputs, m, {}, plan.ways)
     other = next(each for each in by_hand if each.price.peak_nbytes <= MEMORY_NBYTES)
     second = plan_program(recorded.checked, other.inputs, m, {})
-    cache = Programs(config.load().cache_bytes)
+    cache = ProgramCache(config.load().cache_bytes)
     taken = entered(cache, plan.program, [(inputs, followed), (other.inputs, second)])
     fits = plan.peak_nbytes <= MEMORY_NBYTES and taken == plan.peak_nbytes
     rows += [
@@ -94,7 +94,7 @@ def _at_most(limit: str, is_met: bool) -> str:
     return f"at most {limit}" + ("" if is_met else "  missed")
 
 
-def entered(cache: Programs, program: gt.program.Program, plans: list[tuple[list[Layout], Planned]]) -> int:
+def entered(cache: ProgramCache, program: gt.program.Program, plans: list[tuple[list[Layout], Planned]]) -> int:
     """Enter a program with its plans into a cache, as the dispatcher does when a client calls it; the memory that the
     first plan takes of the worker that needs the most: inputs, and what the dispatcher reserves for a call."""
     entry = cache.add(program.hash(), program, timed=False)

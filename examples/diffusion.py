@@ -1,6 +1,6 @@
-"""A diffusion model learns where points lie: `python examples/diffusion.py [STEPS] [PICTURE.png]`.
+"""A diffusion model learns where points are: `python examples/diffusion.py [STEPS] [PICTURE.png]`.
 
-The points lie on the letters G and T. Noise is added to them in many small steps; a network learns to tell the noise
+The points are on the letters G and T. Noise is added to them in many small steps; a network learns to tell the noise
 from the point and the time, and then leads new noise back to the letters. The picture shows it at five
 times. About a minute on two cores.
 """

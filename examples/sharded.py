@@ -1,7 +1,7 @@
 """One network, trained on four workers in several ways, with the same losses: `python examples/sharded.py [STEPS]`.
 
-The loop is the same each time. What differs is how the data and the parameters are laid out over a 2 x 2 grid of
-workers, which here are processes on this machine; on a machine with GPUs they take those in turn.
+The loop is the same each time. What differs is how the data and the parameters are sharded over a 2 x 2 mesh of
+workers. Here the workers are processes on this machine; on a machine with GPUs each takes one of them.
 """
 
 import sys
@@ -14,11 +14,11 @@ from gt import nn
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 BATCH = 64
 
-#: Where the batch and the parameters lie, by patterns of their names; what is not named is whole on every worker.
+#: Layouts of the batch and of the parameters, by patterns of their names. What is not named is replicated.
 WAYS = {
-    "all on every worker": ({}, {}),
+    "replicated": ({}, {}),
     "data-parallel (as DDP)": ({0: ("x", "y")}, {}),
-    "parameters split too (as FSDP)": ({0: ("x", "y")}, {"*": {0: ("x", "y")}}),
+    "parameters sharded too (as FSDP)": ({0: ("x", "y")}, {"*": {0: ("x", "y")}}),
     "tensor-parallel (as Megatron)": ({}, {"0.*": {0: ("x", "y")}, "2.weight": {1: ("x", "y")}}),
     "data over x, weights over y": ({0: "x"}, {"0.*": {0: "y"}, "2.weight": {1: "y"}}),
 }
@@ -31,12 +31,12 @@ def waves(n, rng):
 
 
 def train(batch_layout, parameter_layouts):
-    """The losses, and the first weight as it lies after the last step."""
+    """The losses, and the first weight after the last step."""
     gt.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 128), nn.Tanh(), nn.Linear(128, 1))
     if parameter_layouts:
         gt.shard_(model, parameter_layouts)
-    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-2)  # after the layouts: its state lies as the parameters do
+    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-2)  # after the layouts: its state takes them
     rng = np.random.default_rng(1)
     losses = []
     for _ in range(STEPS):
@@ -53,5 +53,5 @@ gt.gpu_workers(4)
 print(gt.mesh(x=2, y=2))
 for name, layouts in WAYS.items():
     losses, weight = train(*layouts)
-    print(f"{name}: loss {losses[0]:.5f} to loss {losses[-1]:.5f}; the first weight lies as {weight.layout}")
+    print(f"{name}: loss {losses[0]:.5f} to loss {losses[-1]:.5f}; the first weight has layout {weight.layout}")
 gt.visualize_layout(weight)

@@ -9,6 +9,7 @@ tensor([[2., 2., 2.],
 """
 
 from importlib import import_module as _import_module
+from typing import Any as _Any
 
 from gt import amp, autograd, backends, cuda, debug, fft, func, linalg, nn, optim, random, signal, special, utils
 from gt.adoption import adopt as adopt
@@ -67,7 +68,6 @@ from gt.dtypes import *
 from gt.dtypes import bool_ as _bool
 from gt.errors import GTError as GTError
 from gt.nn.functional.toplevel import *
-from gt.ops import TABLE as _TABLE
 
 __version__ = "0.1.0"
 _assert = _switches._assert
@@ -78,7 +78,7 @@ cfloat, cdouble, short, dtype = complex64, complex128, int16, DType
 _arguments.explain_all(globals(), _outs.write_out)
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> _Any:
     """Names without a function of their own: in-place forms, public ops of the table, and functions that torch runs."""
     if name in _switches.NAMESPACES:
         return _import_module(f"gt.{name}")
@@ -86,14 +86,10 @@ def __getattr__(name: str) -> object:
         return getattr(_import_module(_switches.LATER[name]), name)
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
         return getattr(Tensor, name)  # gt.relu_(x)
-    op = _TABLE.get(name)
-    if op is None or not op.public:
-        if name.startswith("_") or (found := _fallback.find(name)) is None:
-            raise _switches.absent(name)
-        return found
+    if (found := _fallback.function(name)) is None:
+        raise _switches.absent(name)
+    return found
 
-    def plain(*args: object, **attrs: object) -> object:
-        return Tensor._apply(op, args, attrs)
 
-    plain.__name__, plain.__doc__ = name, op.doc
-    return plain
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_switches.NAMESPACES, *_switches.LATER, *_fallback.OPS})

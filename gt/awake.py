@@ -1,9 +1,9 @@
-"""How busy the machine is, and who may stay awake on it.
+"""How busy the machine is, and whether a process may poll instead of sleeping.
 
-To be woken costs more than a small program: 20 to 100 us for each process that a message passes through. So after a
-message of somebody who works interactively, server and workers poll for a moment before they sleep.
+To be woken costs more than a small program: 20 to 100 us for each process that a message passes through. So after
+each message of an interactive user, server and workers poll for a moment before they sleep.
 
-Law 1: nobody polls for long while nothing happens, nor where the cores are needed by others.
+Law 1: no process polls for long while nothing happens, or where others need the cores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def usable_cpus() -> float:
     """How many cores this process may use: those that it may run on, or fewer, where a container limits its time."""
     count = float(len(os.sched_getaffinity(0)))
     with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()  # "max" is no number: there is no limit
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()  # int("max") raises: no limit
         count = min(count, int(quota) / int(period))
     return count
 
@@ -58,14 +58,14 @@ class Load:
         return time.monotonic(), idle / self._hz, time.process_time()
 
     def look(self) -> int:
-        """The free cores. More than before only when they have been free for a while."""
+        """The number of free cores. It rises only when more cores have been free for a while."""
         if time.monotonic() - self._last[0] < LOOK_S:
             return self.free
         try:
             then_s, idle_s, own_s = self._last
             self._last = now_s, idle, own = self._read()
         except (OSError, ValueError):
-            return self.free  # not told here: every number is tried
+            return self.free  # the system does not say: every number of threads is tried
         share = (idle - idle_s + own - own_s) / (now_s - then_s)
         free = min(self.most, max(1, int(share + 0.5)))
         self._calm = self._calm + 1 if free > self.free else 0
@@ -78,7 +78,7 @@ class Awake:
     """Whether to poll for the next message of an interactive exchange, and for how long."""
 
     def __init__(self, awake_us: int) -> None:
-        """With `awake_us` for so long in any case; with -1 as the machine allows."""
+        """`awake_us`: how long to poll, on any machine; -1: as long as the load of the machine allows."""
         cores = int(usable_cpus())
         self._for_s = AWAKE_S if awake_us < 0 else awake_us * 1e-6
         self._load = Load(cores) if awake_us < 0 and cores >= CORES else None

@@ -89,8 +89,8 @@ class Claim:
 
 
 def take(slot: int = -1, folder: str = "") -> Claim | None:
-    """Take a GPU; None if there is none. Of several that are free it is the one of this slot: the number of this worker
-    among those that were started together (default: Slurm's)."""
+    """Take a GPU; None if there is none. If several are free, `slot` chooses: the number of this worker among those
+    that were started together (default: Slurm's)."""
     gpus = visible()
     if not gpus:
         return None

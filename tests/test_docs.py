@@ -133,6 +133,27 @@ def test_names_exist(path: Path) -> None:
     assert set(re.findall(r"\bGT_[A-Z_]+\b", text)) <= variables
 
 
+#: Files of users in examples, and files of the other projects that the tests write.
+NOT_OURS = {"train.py", "net.py"}
+
+
+def test_files_that_docstrings_name_exist() -> None:
+    files = [*(ROOT / "gt").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    names = {file.name for file in files}
+    for file in files:
+        if ROOT / "gt" in file.parents:
+            named = set(re.findall(r"\b\w+\.py\b", file.read_text()))
+            assert named - NOT_OURS <= names, file
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"), [("docs/sharding.md", "gt/dispatcher/planner"), ("gt/solver/__init__.py", "gt/solver")]
+)
+def test_lists_of_files_are_whole(text: str, folder: str) -> None:
+    listed = set(re.findall(r"\b(\w+\.py)\b", (ROOT / text).read_text()))
+    assert {file.name for file in (ROOT / folder).glob("*.py")} - {"__init__.py"} <= listed
+
+
 def test_generated_files_are_up_to_date() -> None:
     """In a process of its own: which names the package has depends on nothing that other tests do."""
     done = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)

@@ -70,7 +70,7 @@ def test_sharded_ways_agree(tmp_path: Path) -> None:
     assert len(found) == 10
     assert len({round(loss, 4) for loss in found[::2]}) == len({round(loss, 4) for loss in found[1::2]}) == 1
     assert found[1] < found[0]
-    assert "lies as [128@x,y]" in output
+    assert "has layout [128@x,y]" in output
     assert "worker" in output.splitlines()[-2]
 
 

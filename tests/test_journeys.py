@@ -37,7 +37,7 @@ def test_a_sharded_product_is_planned() -> None:
 
 def test_journeys_stay_short() -> None:
     assert len(journeys.backward()) <= 18
-    assert len(journeys.failure()) <= 37
+    assert len(journeys.failure()) <= 35
 
 
 def test_the_map_tells_the_journeys() -> None:

@@ -32,7 +32,7 @@ KINDS: dict[Any, type[Optimizer]] = {
 }  # fmt: skip
 
 
-class _State(dict[str, Any]):
+class _TranslatedState(dict[str, Any]):
     """The state of a parameter as GT's optimizers take it, of torch's: tensors of GT, and counts as numbers. A count
     that is set is written to torch's tensor, too."""
 
@@ -67,14 +67,14 @@ class _Guide:
     def __init__(self, kind: type[Optimizer], optimizer: Any) -> None:
         self.optimizer = kind.__new__(kind)  #: GT's, of which only the description of a step is used.
         self.optimizer.defaults = optimizer.defaults
-        self.states: dict[Any, _State] = {}  #: By torch's parameters.
+        self.states: dict[Any, _TranslatedState] = {}  #: By torch's parameters.
 
 
-def _made(guide: Optimizer, optimizer: Any, p: Any, layout: Layout) -> _State:
+def _made(guide: Optimizer, optimizer: Any, p: Any, layout: Layout) -> _TranslatedState:
     """The state of a parameter; what torch's state lacks is created."""
     theirs = optimizer.state[p]
     numbers, tensors = layout
-    state = _State(theirs)
+    state = _TranslatedState(theirs)
     known = {name: theirs[name] for name in (*numbers, *tensors) if theirs.get(name) is not None}
     missing = guide._import(known).items() - known.items() if known else ()
     for name, value in known.items():

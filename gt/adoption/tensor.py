@@ -58,7 +58,7 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
         return torch.Size(self._gt.shape) if dim is None else self._gt.size(dim)
 
     def data_ptr(self) -> int:
-        """A number that tensors on the same memory share. It is no address."""
+        """A number that tensors on the same memory share. It is not an address."""
         return id(root_cell(self._gt)) if self._gt.numel() else 0
 
     # --- its gradient and memory ---

@@ -30,7 +30,7 @@ class Asker:
         address, key = look_up(config.home(config.load()), address)
         if not address:
             raise ServerError("which server? Pass --server HOST:PORT, set GT_SERVER, or run gt login")
-        self.address, self._timeout_s = address, timeout_s
+        self.address = address
         self._channel = connect(address, key)
         self._channel.send(Hello(VERSION, token, name))
         try:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gt.cli.recorded import Process, Recorded, Step
+from gt.cli.recorded import Process, Recorded, RecordedInstruction
 from gt.drawing import page, rect, save, text
 from gt.errors import ArgumentError
 from gt.places import Place
@@ -37,7 +37,7 @@ _COLOURS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Excerpt:
     """What part of a trace is drawn, in ms since its beginning; None: chosen so that one call is seen."""
 
     begin_ms: float | None = None
@@ -55,7 +55,10 @@ class Window:
         if self.end_ms is not None:
             last = zero_ns + round(self.end_ms * 1e6)
         if first >= last:
-            raise ArgumentError("picture: it must end after it begins")
+            begin, end = (first - zero_ns) / 1e6, (last - zero_ns) / 1e6
+            raise ArgumentError(
+                f"picture: the end must be after the begin, got {begin:g} to {end:g} ms; see --begin, --end"
+            )
         return zero_ns, first, last
 
 
@@ -79,12 +82,12 @@ def _around_a_call(processes: Sequence[Process]) -> tuple[int, int] | None:
     return first, min(after + took_ns // 8, middle.end_ns + 2 * took_ns)
 
 
-def draw(path: Path, found: Recorded, window: Window) -> Path:
+def draw(path: Path, found: Recorded, window: Excerpt) -> Path:
     """Write the picture to a file that ends in .svg or .png."""
     return save(path, svg(found, window))
 
 
-def svg(found: Recorded, window: Window) -> str:
+def svg(found: Recorded, window: Excerpt) -> str:
     """The picture."""
     processes = found.in_order()
     zero_ns, first_ns, last_ns = window.choose(processes)
@@ -159,7 +162,7 @@ class _Picture:
                 text(a + 3, self.y + height - 5, _short(words, room), 10, colour="#222" if dark else "#fff")
             )
 
-    def steps(self, steps: Iterable[Step]) -> None:
+    def steps(self, steps: Iterable[RecordedInstruction]) -> None:
         for step in steps:
             if step.end_ns > self.first_ns and step.start_ns < self.last_ns:
                 self.box(self.x(step.start_ns), self.x(step.end_ns), _THIN, self.colour(step.place), step.op)

@@ -20,7 +20,7 @@ class Process:
 
 
 @dataclass(slots=True)
-class Step:
+class RecordedInstruction:
     """An instruction of a call."""
 
     op: str
@@ -69,13 +69,13 @@ class Recorded:
         program = self.programs.get(span.program.hex())
         return plain(show(program.places)) if program is not None and program.places else span.program.hex()[:8]
 
-    def steps_of(self, span: Span) -> list[Step]:
+    def steps_of(self, span: Span) -> list[RecordedInstruction]:
         """The instructions of a call. What stands behind each other and has one name and line is one."""
         program = self.programs.get(span.program.hex())
         if program is None:
             return []
         places = by_instruction(program.places)
-        found: list[Step] = []
+        found: list[RecordedInstruction] = []
         begins = unpack_steps(span.steps)
         for k, (i, after_ns) in enumerate(begins):
             if not 0 <= i < len(program.ops):
@@ -83,7 +83,7 @@ class Recorded:
             place = places[i] if i < len(places) and places[i].file else None
             last = k + 1 == len(begins)
             end_ns = span.end_ns if last else span.start_ns + begins[k + 1][1]
-            found.append(Step(plain(program.ops[i]), place, span.start_ns + after_ns, end_ns))
+            found.append(RecordedInstruction(plain(program.ops[i]), place, span.start_ns + after_ns, end_ns))
         return found
 
 

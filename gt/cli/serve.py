@@ -25,7 +25,7 @@ from gt.dispatcher.machine import Machine
 from gt.dispatcher.server import Observer, Server, print_arrivals, print_event
 from gt.dispatcher.solving import Solving
 from gt.errors import GTError, StartError
-from gt.server.users import Watch, remember_address
+from gt.server.users import CurrentUsers, remember_address
 from gt.server.workers import LocalWorkers, count_gpus, how_many
 from gt.transport import listen
 from gt.transport.addresses import is_loopback
@@ -115,7 +115,7 @@ def _serve(args: argparse.Namespace, settings: config.Config, stop: _Stop) -> No
     if args.keys and args.address and args.address.startswith("ipc://"):
         raise StartError("--keys is for a server on a port; who can open the socket decides who joins it")
     address = args.address or (f"ipc://{args.private}/s" if args.private else f"{args.host}:{args.port}")
-    watch = Watch(config.home(settings)) if args.keys or is_open(address) else None
+    watch = CurrentUsers(config.home(settings)) if args.keys or is_open(address) else None
     with ExitStack() as ending:
         _run(args, settings, stop, address, ending, count, watch)
 
@@ -154,7 +154,7 @@ def _run(
     address: str,
     ending: ExitStack,
     count: int,
-    watch: Watch | None,
+    watch: CurrentUsers | None,
 ) -> None:
     router = listen(address, watch.ring if watch is not None else None)
     join = "" if args.private else _join_command(router.address)

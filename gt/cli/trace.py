@@ -15,7 +15,7 @@ from typing import Any
 
 from gt import config
 from gt.cli.asking import Asker, add_options
-from gt.cli.lanes import Window, draw
+from gt.cli.lanes import Excerpt, draw
 from gt.cli.recorded import Recorded
 from gt.cli.top import plain
 from gt.command_line import Parser
@@ -117,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
             Path(output).write_text(json.dumps(chrome(found)))
             print(f"{output}: {_said(found)}; open it at ui.perfetto.dev")
         for path in pictures:
-            draw(path, found, Window(args.begin, args.end))
+            draw(path, found, Excerpt(args.begin, args.end))
             print(f"{path}: {_said(found)}")
     except (GTError, ServerError, ArgumentError) as e:
         print(f"gt trace: {e}", file=sys.stderr)

@@ -11,8 +11,8 @@ from gt.client.functions.linalg.factoring import OldSVD
 from gt.client.functions.linalg.factoring import QR
 from gt.client.functions.linalg.solving import SignLog
 from gt.client.functions.linalg.solving import TriangularSolution
-from gt.client.functions.reductions import Chosen
 from gt.client.functions.reductions import MinMax
+from gt.client.functions.reductions import ValuesAndIndices
 from gt.client.functions.statistics import Histogram
 from gt.client.programs.pending import Value
 from gt.client.programs.tree import Kind
@@ -629,10 +629,10 @@ class Tensor:
     def cuda(self, device: Any=..., non_blocking: Any=..., memory_format: Any=...) -> Tensor:
         ...
 
-    def cummax(self, dim: _int) -> Chosen:
+    def cummax(self, dim: _int) -> ValuesAndIndices:
         ...
 
-    def cummin(self, dim: _int) -> Chosen:
+    def cummin(self, dim: _int) -> ValuesAndIndices:
         ...
 
     def cumprod(self, dim: Any=..., *, dtype: Any=..., axis: Any=...) -> Tensor:
@@ -947,7 +947,7 @@ class Tensor:
     def kron(self, other: Any) -> Tensor:
         ...
 
-    def kthvalue(self, k: _int, dim: _int=..., keepdim: _bool=...) -> Chosen:
+    def kthvalue(self, k: _int, dim: _int=..., keepdim: _bool=...) -> ValuesAndIndices:
         ...
 
     @property
@@ -1079,7 +1079,7 @@ class Tensor:
     def mm(self, mat2: Any) -> Tensor:
         ...
 
-    def mode(self, dim: _int=..., keepdim: _bool=...) -> Chosen:
+    def mode(self, dim: _int=..., keepdim: _bool=...) -> ValuesAndIndices:
         ...
 
     def movedim(self, source: Any, destination: Any) -> Tensor:
@@ -1324,7 +1324,7 @@ class Tensor:
     def softmax(self, dim: _int, dtype: Any=...) -> Tensor:
         ...
 
-    def sort(self, dim: _int=..., descending: _bool=..., stable: Any=...) -> Chosen:
+    def sort(self, dim: _int=..., descending: _bool=..., stable: Any=...) -> ValuesAndIndices:
         ...
 
     def split(self, split_size_or_sections: Any=..., dim: _int=..., **names: Any) -> tuple[Tensor, ...]:
@@ -1393,7 +1393,7 @@ class Tensor:
     def tolist(self) -> Any:
         ...
 
-    def topk(self, k: _int, dim: _int=..., largest: _bool=..., sorted: _bool=...) -> Chosen:
+    def topk(self, k: _int, dim: _int=..., largest: _bool=..., sorted: _bool=...) -> ValuesAndIndices:
         ...
 
     def torch(self) -> Any:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from gt.dispatcher import fetches, memory
 from gt.dispatcher.events import MakePlan, PlanReady
 from gt.dispatcher.limits import allowed
-from gt.dispatcher.plans import Entry, LocalPlan, Plan, plan_alone, plan_refusal, plan_together
+from gt.dispatcher.plans import CachedProgram, LocalPlan, ProgramPlan, plan_alone, plan_refusal, plan_together
 from gt.dispatcher.schedule import MAX_RUN_US, Lane, claim, settle, unclaim
 from gt.dispatcher.session import Lost, Moved, ReadyCall, SentCall, Session, lost_of
 from gt.dispatcher.state import State, Worker
@@ -32,7 +32,9 @@ PEER_FAILED = "PeerFailed"  #: The failure of a worker that only saw another one
 # --- plans -----------------------------------------------------------------------------------
 
 
-def plan_for(state: State, session: Session, entry: Entry, layouts: Sequence[Layout], refused: bool) -> Plan | None:
+def plan_for(
+    state: State, session: Session, entry: CachedProgram, layouts: Sequence[Layout], refused: bool
+) -> ProgramPlan | None:
     """The plan of a call whose inputs have these layouts; None if it is being made."""
     alone = runs_alone(session, entry, layouts)
     key = ("refused", session.home, *layouts) if refused and not alone else (*session.place, *layouts)
@@ -51,7 +53,7 @@ def plan_for(state: State, session: Session, entry: Entry, layouts: Sequence[Lay
     return found
 
 
-def runs_alone(session: Session, entry: Entry, layouts: Sequence[Layout]) -> bool:
+def runs_alone(session: Session, entry: CachedProgram, layouts: Sequence[Layout]) -> bool:
     """Whether one worker has all that a call needs and gets all that it makes: it runs the client's own program."""
     if len(session.workers) == 1:
         return True
@@ -77,7 +79,7 @@ def plan_ready(state: State, event: PlanReady) -> None:
         add_plan(state, event.key, made)
 
 
-def add_plan(state: State, key: tuple[object, ...], made: Plan) -> Plan:
+def add_plan(state: State, key: tuple[object, ...], made: ProgramPlan) -> ProgramPlan:
     """Enter a plan under a key that is free."""
     for name in state.programs.add_plan(key, made):
         state.forget(name)
@@ -160,7 +162,7 @@ def send(state: State, session: Session, beside: bool = False) -> bool:
     return True
 
 
-def _is_in_doubt(state: State, session: Session, plan: Plan) -> bool:
+def _is_in_doubt(state: State, session: Session, plan: ProgramPlan) -> bool:
     """Whether there may be too little memory for a call: it has to be looked at closely."""
     if session.moved or session.yields_to:
         return True
@@ -171,7 +173,7 @@ def _is_in_doubt(state: State, session: Session, plan: Plan) -> bool:
     return False
 
 
-def _carry_pins(session: Session, entry: Entry, sent: SentCall) -> None:
+def _carry_pins(session: Session, entry: CachedProgram, sent: SentCall) -> None:
     """What a call makes has a layout that the client chose if the program says so, or if it replaces what had one."""
     session.pins.update(sent.outputs + o for o in entry.pinned)
     session.pins.update(sent.outputs + o for o, i in entry.program.updates if sent.inputs[i] in session.pins)
@@ -249,7 +251,7 @@ def _refuse(state: State, session: Session, ready: ReadyCall, failure: Failure, 
         ready.plan = plan
 
 
-def _take_all(state: State, session: Session, plan: Plan) -> bool:
+def _take_all(state: State, session: Session, plan: ProgramPlan) -> bool:
     """Take a call's credit on all its workers; if one has no room, claim room on all of them."""
     cost_us = plan.entry.cost_us
     lanes = tuple(state.workers[number].lane for number in plan.locals)
@@ -285,7 +287,7 @@ def _put_refused(state: State, session: Session, ready: ReadyCall, donated: Iter
             tensors[call.outputs + o] = Lost(spec, ready.refused, ready.root or call.seq)
             lost.append(call.outputs + o)
     session.lost += len(lost)
-    for number, i, nbytes in away:  # what is kept is where it was
+    for number, i, nbytes in away:  # kept values stay where they were, on the device or outside
         session.moved.setdefault(number, Moved()).away[i] = nbytes
         state.workers[number].away += nbytes
     return lost

@@ -1,10 +1,10 @@
 """What a user may use: sessions, memory on each worker, workers, uploads. The share of run time is in schedule.py.
 
-Law: a limit is for all sessions of a user together, and a session of nobody (on a server without keys) has none.
+Law: a limit is for all sessions of a user together. Without users (on a server without keys) there are no limits.
 
-Uploads are limited by their acknowledgements: a client has few chunks that are not acknowledged, and waits. A user has
-bytes that may be uploaded, which grow with the time up to those of a second. While there are none, the
-chunks that workers have taken are acknowledged later. Others do not wait.
+Uploads are limited by their acknowledgements: a client with a few chunks that are not acknowledged waits. Each user has
+an allowance of bytes to upload, which grows with time, up to the bytes of one second. While it is used up, the chunks
+that workers have taken are acknowledged later. Other users do not wait.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Facts:
 
 
 @dataclass(slots=True)
-class Entry:
+class LogEntry:
     """Something that happened, until it is written."""
 
     now_s: float
@@ -90,7 +90,7 @@ class InstructionLog:
         self._workers: set[Peer] = set()
         self._sessions: dict[Peer, int] = {}
         self._facts: dict[bytes, Facts] = {}
-        self._waiting: list[Entry] = []
+        self._waiting: list[LogEntry] = []
         self._ended = False  #: It could not be written, on a full disk for example.
         self._lines: list[str] = []
 
@@ -99,7 +99,7 @@ class InstructionLog:
             return
         if type(what) in LOGGED:
             made = self._made(what) if type(what) is events.Send and self._held is not None else ()
-            self._waiting.append(Entry(self._clock(), what, made))
+            self._waiting.append(LogEntry(self._clock(), what, made))
             if len(self._waiting) >= WAITING:
                 self.flush()
 
@@ -135,7 +135,7 @@ class InstructionLog:
             count = self._facts[message.program].outputs if message.program in self._facts else 0
         return [session.tensors.get(first + i) for i in range(min(count, IDS))] if session is not None else ()
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: LogEntry) -> None:
         what, now_s = entry.what, entry.now_s
         if type(what) is events.MessageCame:
             message = what.message

@@ -183,7 +183,7 @@ def _hello(
     elif isinstance(hello, messages.WorkerHello):
         workers.joined(state, peer, hello, user)
     elif len(state.sessions) >= SESSIONS:
-        state.refuse(peer, f"this server has {SESSIONS} sessions already")
+        state.refuse(peer, f"this server has {SESSIONS} sessions already, its limit; try again later")
     elif many := too_many_sessions(state, user):
         state.refuse(peer, many)
     elif hello.session and (problem := named.problem(state, hello.session, user)):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from gt.dispatcher import calls
 from gt.dispatcher.events import MakePlan
 from gt.dispatcher.limits import has_room
-from gt.dispatcher.plans import Entry, Plan, PlanKey, plain_layout, tensor_at
+from gt.dispatcher.plans import CachedProgram, PlanKey, ProgramPlan, plain_layout, tensor_at
 from gt.dispatcher.session import MAX_ID, Move, SentCall, Session, Tensor, show_nbytes
 from gt.dispatcher.state import State
 from gt.layout import Layout, Mesh, layout
@@ -43,16 +43,16 @@ class Batch:
     """What one move copies."""
 
     wants: tuple[Want, ...]
-    entry: Entry
+    entry: CachedProgram
     key: PlanKey
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> ProgramPlan | None:
         return self.entry.plans.get(self.key)
 
 
 @dataclass(slots=True, eq=False)
-class Copied:
+class MovesUnderWay:
     """Moves that have begun."""
 
     acked: int  #: see Call
@@ -121,15 +121,15 @@ def no_room(state: State, session: Session, batches: Iterable[Batch]) -> str:
     return ""
 
 
-def begin(session: Session, batches: Sequence[Batch], inputs: Sequence[int], acked: int) -> Copied:
+def begin(session: Session, batches: Sequence[Batch], inputs: Sequence[int], acked: int) -> MovesUnderWay:
     """Begin to copy: `inputs` are the ids of the program's inputs now. There must be something to copy."""
     left = [(batch, [inputs[w.position] for w in batch.wants]) for batch in batches]
-    copied = Copied(acked, left, first=MAX_ID + 1 + session.copies)
+    copied = MovesUnderWay(acked, left, first=MAX_ID + 1 + session.copies)
     _put_first(session, copied)
     return copied
 
 
-def _put_first(session: Session, copied: Copied) -> None:
+def _put_first(session: Session, copied: MovesUnderWay) -> None:
     """Put the next move before everything that the client has sent."""
     batch, ids = copied.left[0]
     plan = batch.plan
@@ -143,7 +143,7 @@ def _put_first(session: Session, copied: Copied) -> None:
     session.sizes.appendleft(0)
 
 
-def done(session: Session, copied: Copied) -> bool:
+def done(session: Session, copied: MovesUnderWay) -> bool:
     """The move on the workers has succeeded; whether it was the last one. Else the next is at the head of the queue."""
     assert session.moving is not None
     session.moving.plan.uses -= 1
@@ -155,7 +155,7 @@ def done(session: Session, copied: Copied) -> bool:
     return False
 
 
-def commit(state: State, session: Session, copied: Copied) -> None:
+def commit(state: State, session: Session, copied: MovesUnderWay) -> None:
     """All copies are there: they take the place of the tensors. Law 3."""
     rename = Rename(session.number, pack_ids(copied.ids), copied.first)
     for worker in session.workers.values():
@@ -168,7 +168,7 @@ def commit(state: State, session: Session, copied: Copied) -> None:
         tensors[id] = new
 
 
-def give_up(state: State, session: Session, copied: Copied) -> None:
+def give_up(state: State, session: Session, copied: MovesUnderWay) -> None:
     """Nothing moves: the copies are dropped, wherever they are."""
     if session.queue and type(session.queue[0]) is Move:
         state.drop_head(session)

@@ -3,7 +3,7 @@
 Law 1: a name belongs to a user, and has one client at a time. A new one takes it over: the one before is told, and what
        it sends from then on changes nothing.
 Law 2: the work of a client that is gone goes on: all that had arrived before is done, in order, and then its session
-       ends. Who has the name next sees what is kept after that.
+       ends. The next client with the name sees what is kept after that.
 Law 3: what is kept stays while there is a client, and for the lease after the last one is gone. What a session without
        a name has published stays for OTHERS_S.
 Law 4: a client that takes over a name begins on the workers and with the meshes of the one before.

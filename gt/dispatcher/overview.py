@@ -64,7 +64,7 @@ def _session(state: State, session: Session) -> dict[str, Any]:
 
 
 def _name(state: State, session: Session) -> str:
-    """Of what is kept also whether somebody uses it, or else how long it stays."""
+    """Of a named session also whether a client uses it, or else how long it stays."""
     shelf = session.holds
     if shelf is None:
         return f"{session.name} (gone; its work goes on)" if session.peer is None else session.name

@@ -68,10 +68,10 @@ class LocalPlan:
 
 
 @dataclass(slots=True, eq=False)
-class Plan:
+class ProgramPlan:
     """A program made ready for given layouts of its inputs."""
 
-    entry: Entry
+    entry: CachedProgram
     locals: Mapping[int, LocalPlan]  #: by worker: who runs it. It takes credit on all of them or on none
     outputs: tuple[Tensor, ...]  #: the results if it succeeds
     kept: Mapping[int, int]  #: output -> input: if the call fails, that output has that input's value
@@ -94,7 +94,7 @@ class Plan:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class CachedProgram:
     """A program in the cache. Before its check only the first fields mean anything."""
 
     hash: bytes
@@ -108,7 +108,7 @@ class Entry:
     outputs: list[Spec] = field(default_factory=list)
     scalar_types: tuple[type, ...] = ()
     need_nbytes: int = 0  #: memory a call takes beside its inputs, at least, where one worker runs it
-    plans: dict[PlanKey, Plan] = field(default_factory=dict)  #: all that are in use are here
+    plans: dict[PlanKey, ProgramPlan] = field(default_factory=dict)  #: all that are in use are here
     planning: dict[PlanKey, None] = field(default_factory=dict)  #: plans that were asked for
     cost_us: int = UNKNOWN_US  #: what a call is charged before it has run
     best_us: int = UNKNOWN_US  #: what it takes if nothing disturbs it; see schedule.py
@@ -194,7 +194,7 @@ def set_home(session: Session) -> None:
 # --- making plans ----------------------------------------------------------------------------
 
 
-def plan_alone(entry: Entry, at: Layout) -> Plan:
+def plan_alone(entry: CachedProgram, at: Layout) -> ProgramPlan:
     """One worker holds all inputs, runs the client's program and holds the results."""
     outputs = [tensor_at(s, at) for s in entry.outputs]
     layouts = [at] * len(entry.inputs)
@@ -204,12 +204,12 @@ def plan_alone(entry: Entry, at: Layout) -> Plan:
     return _plan(entry, layouts, outputs, {number: local})
 
 
-def plan_nowhere(entry: Entry) -> Plan:
+def plan_nowhere(entry: CachedProgram) -> ProgramPlan:
     """The plan of one call that is refused while there is no worker."""
-    return Plan(entry, {}, (), {}, 0, uses=1)
+    return ProgramPlan(entry, {}, (), {}, 0, uses=1)
 
 
-def plan_together(entry: Entry, layouts: Sequence[Layout], planned: Planned) -> Plan:
+def plan_together(entry: CachedProgram, layouts: Sequence[Layout], planned: Planned) -> ProgramPlan:
     """What the planner made, for several workers."""
     outputs = [tensor_at(s, plain_layout(at)) for s, at in zip(entry.outputs, planned.outputs, strict=True)]
     change = _change_nbytes(entry, layouts, outputs)
@@ -224,7 +224,7 @@ def plan_together(entry: Entry, layouts: Sequence[Layout], planned: Planned) -> 
     return _plan(entry, layouts, outputs, locals_)
 
 
-def plan_refusal(entry: Entry, layouts: Sequence[Layout], home: Layout) -> Plan:
+def plan_refusal(entry: CachedProgram, layouts: Sequence[Layout], home: Layout) -> ProgramPlan:
     """What is sent of a call that may not run: local programs that compute nothing and say only which results replace
     which inputs. It needs no planner, and no worker waits for another because of it."""
     workers = tuple(sorted({n for at in (home, *layouts) for n in at.mesh.workers}))
@@ -245,14 +245,16 @@ def plan_refusal(entry: Entry, layouts: Sequence[Layout], home: Layout) -> Plan:
     return _plan(entry, layouts, outputs, locals_)
 
 
-def _plan(entry: Entry, layouts: Sequence[Layout], outputs: Sequence[Tensor], locals_: Mapping[int, LocalPlan]) -> Plan:
+def _plan(
+    entry: CachedProgram, layouts: Sequence[Layout], outputs: Sequence[Tensor], locals_: Mapping[int, LocalPlan]
+) -> ProgramPlan:
     kept = {
         o: i for o, i in entry.program.updates if outputs[o].spec is entry.inputs[i] and outputs[o].layout is layouts[i]
     }
-    return Plan(entry, locals_, tuple(outputs), kept, sum(local.change_nbytes for local in locals_.values()))
+    return ProgramPlan(entry, locals_, tuple(outputs), kept, sum(local.change_nbytes for local in locals_.values()))
 
 
-def _change_nbytes(entry: Entry, layouts: Sequence[Layout], outputs: Iterable[Tensor]) -> dict[int, int]:
+def _change_nbytes(entry: CachedProgram, layouts: Sequence[Layout], outputs: Iterable[Tensor]) -> dict[int, int]:
     """By worker: the bytes of the results, less those of the donated inputs."""
     change: dict[int, int] = {}
     donated = [tensor_at(entry.inputs[d], layouts[d]) for d in entry.program.donate]
@@ -363,14 +365,14 @@ class LocalText:
     count: int = 0  #: local plans that have it
 
 
-class Programs:
+class ProgramCache:
     """The cache, and who waits for what to arrive in it."""
 
     def __init__(self, limit_nbytes: int) -> None:
         self.limit_nbytes = limit_nbytes
         self.nbytes = 0  #: the sum over all entries
-        self._kept: OrderedDict[bytes, Entry] = OrderedDict()  #: least recently used first
-        self._timed: OrderedDict[bytes, Entry] = OrderedDict()  #: those that a timer cut, in the same order
+        self._kept: OrderedDict[bytes, CachedProgram] = OrderedDict()  #: least recently used first
+        self._timed: OrderedDict[bytes, CachedProgram] = OrderedDict()  #: those that a timer cut, in the same order
         self.last_used = b""  #: stays: one program over the limit would else be asked for for ever
         #: Program -> the sessions, by number, whose head waits for it to be sent, checked or planned.
         self.waiting: dict[bytes, dict[int, Session]] = {}
@@ -387,11 +389,11 @@ class Programs:
         entry = self._kept.get(name) or self._timed.get(name)
         return entry is not None and session.number in entry.owners
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CachedProgram]:
         yield from self._timed.values()
         yield from self._kept.values()
 
-    def get(self, program: bytes) -> Entry | None:
+    def get(self, program: bytes) -> CachedProgram | None:
         """The entry of this hash, which thereby is the last used."""
         shelf = self._kept if program in self._kept else self._timed
         entry = shelf.get(program)
@@ -400,20 +402,20 @@ class Programs:
             self.last_used = program
         return entry
 
-    def add(self, program_hash: bytes, program: Program, timed: bool, compile: int = 0) -> Entry:
-        entry = Entry(program_hash, program, len(_encode(program)), timed, compile)
+    def add(self, program_hash: bytes, program: Program, timed: bool, compile: int = 0) -> CachedProgram:
+        entry = CachedProgram(program_hash, program, len(_encode(program)), timed, compile)
         (self._timed if timed else self._kept)[program_hash] = entry
         self.nbytes += entry.nbytes
         self.last_used = program_hash
         return entry
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, entry: CachedProgram) -> None:
         """It was cut by a timer once, now it ended by itself: it no longer goes first."""
         if entry.timed:
             entry.timed = False
             self._kept[entry.hash] = self._timed.pop(entry.hash)
 
-    def finish(self, entry: Entry, checked: Checked | None, error: str) -> None:
+    def finish(self, entry: CachedProgram, checked: Checked | None, error: str) -> None:
         """The check is done."""
         if checked is None:
             entry.error = error or "no reason given"
@@ -422,9 +424,9 @@ class Programs:
         entry.accept(checked)
         self.nbytes += entry.nbytes - before
 
-    def evict(self) -> list[Entry]:
+    def evict(self) -> list[CachedProgram]:
         """Forget what is over the limit; returns it."""
-        gone: list[Entry] = []
+        gone: list[CachedProgram] = []
         for shelf in (self._timed, self._kept):
             for entry in list(shelf.values()):
                 if self.nbytes <= self.limit_nbytes:
@@ -437,7 +439,7 @@ class Programs:
 
     # --- plans ---
 
-    def add_plan(self, key: PlanKey, made: Plan) -> list[bytes]:
+    def add_plan(self, key: PlanKey, made: ProgramPlan) -> list[bytes]:
         """Enter a plan under a key that is free; returns local programs that went for it."""
         entry = made.entry
         assert key not in entry.plans
@@ -459,12 +461,12 @@ class Programs:
         self.nbytes += made.nbytes
         return gone
 
-    def drop_plans(self, entry: Entry, worker: int = 0) -> list[bytes]:
+    def drop_plans(self, entry: CachedProgram, worker: int = 0) -> list[bytes]:
         """Forget a program's plans, or those with this worker; returns local programs that no plan has any more."""
         chosen = [k for k, p in entry.plans.items() if not p.uses and (not worker or worker in p.locals)]
         return [name for key in chosen for name in self._drop_plan(entry, key)]
 
-    def _drop_plan(self, entry: Entry, key: PlanKey) -> list[bytes]:
+    def _drop_plan(self, entry: CachedProgram, key: PlanKey) -> list[bytes]:
         old = entry.plans.pop(key)
         gone: list[bytes] = []
         for local in _written(old):
@@ -502,6 +504,6 @@ class Programs:
             session.blocked_on, session.asked = b"", False
 
 
-def _written(plan: Plan) -> list[LocalPlan]:
+def _written(plan: ProgramPlan) -> list[LocalPlan]:
     """The local plans whose programs are not the client's own."""
     return [local for local in plan.locals.values() if local.hash != plan.entry.hash]

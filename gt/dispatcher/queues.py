@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gt.dispatcher import calls, fetches, shelves, switches
-from gt.dispatcher.plans import Entry, plan_nowhere
+from gt.dispatcher.plans import CachedProgram, plan_nowhere
 from gt.dispatcher.schedule import Lane
 from gt.dispatcher.session import (
     HASH_NBYTES,
@@ -334,8 +334,9 @@ def _await_program(state: State, session: Session, program: bytes, known: bool) 
 
 
 def _problem(
-    session: Session, call: Call, entry: Entry, inputs: list[int], found: list[AnyTensor | None], frees: list[int]
-) -> str:
+    session: Session, call: Call, entry: CachedProgram, inputs: list[int], found: list[AnyTensor | None],
+    frees: list[int],
+) -> str:  # fmt: skip
     """What is wrong with a call; empty if nothing is."""
     if len(inputs) != len(entry.inputs):
         return f"got {len(inputs)} inputs; the program takes {len(entry.inputs)}"

@@ -23,8 +23,8 @@ oldest is first on each of its lanes, and calls under way come to an end: it nev
 Between two calls from other rings, a lane's own ring may use as much time as they do.
 
 What a session may use beside long calls is its allowance. It grows with the time that passes, by the session's share of
-the worker, up to BURST_US; the run time of a call beside is taken off. So who asks for little never waits, and who asks
-for more gets no more than its share this way. Such calls have credits of their own.
+the worker, up to BURST_US; the run time of a call beside is taken off. So a session that asks for little never waits,
+and one that asks for more gets no more than its share this way. Such calls have credits of their own.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ SWITCH_S = 0.0005
 SPIN_S = 80e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 
 
-_EXCHANGED = (messages.Fetch, messages.Chunk)  #: Who sends these is waited for, or will be soon.
+_EXCHANGED = (messages.Fetch, messages.Chunk)  #: Messages whose sender expects an answer soon, or gives one.
 _HELLOS = (messages.Hello, messages.WorkerHello)
 
 
@@ -149,7 +149,7 @@ class Server:
                     self._feed(events.BadFramesCame(peer, str(e)), peer)
                 else:
                     for message, payload in decoded:
-                        if type(message) is messages.Share:  # who a peer is, it does not say alone
+                        if type(message) is messages.Share:  # a process id that a peer sends is checked
                             message = msgspec.structs.replace(message, pid=router.pid(peer, message.pid))
                         elif type(message) is messages.WorkerHello:
                             router.pid(peer, message.pid)
@@ -187,8 +187,8 @@ class Server:
                     os.read(self._wake_r, 64)
 
     def _wait(self, timeout_s: float) -> bool:
-        """Sleep until something happens; see `Router.wait`. What is due soon is looked for: to be woken takes longer
-        than most calls. But not beside the background thread, which needs the interpreter."""
+        """Sleep until something happens; see `Router.wait`. While something is due soon it polls first, because to be
+        woken takes longer than most calls; but not while the background thread works, which needs the interpreter."""
         spin_s = 0.0 if self._at_work else self._awake.left_s()
         if self._busy():
             return self.router.wait(timeout_s, spin_s or SPIN_S)

@@ -28,7 +28,7 @@ from gt.transport.identity import User
 from gt.transport.messages import Buffer, Call, Chunk, Failure, Fetch, Free, Keep, Message, SetMesh, Share
 
 if TYPE_CHECKING:
-    from gt.dispatcher.plans import Plan
+    from gt.dispatcher.plans import ProgramPlan
     from gt.dispatcher.schedule import Lane
     from gt.dispatcher.shelf import Copying, Shelf
     from gt.dispatcher.state import Worker
@@ -46,7 +46,7 @@ class Move(msgspec.Struct, eq=False, gc=False):
     """A call of the dispatcher's own: it copies tensors into other layouts (moves.py). It comes first in a queue."""
 
     call: Call
-    plan: Plan
+    plan: ProgramPlan
 
 
 Item = Call | Fetch | Free | Keep | Move
@@ -175,7 +175,7 @@ class ReadyCall(msgspec.Struct, eq=False, gc=False):
     """The call at the head of a queue: checked, planned, its inputs there; it only waits for its turn."""
 
     call: Call
-    plan: Plan
+    plan: ProgramPlan
     inputs: list[int]
     frees: list[int]
     refused: Failure | None  #: why it may not run
@@ -186,7 +186,7 @@ class SentCall(msgspec.Struct, eq=False, gc=False):
     """A call that was sent to its workers."""
 
     seq: int
-    plan: Plan
+    plan: ProgramPlan
     inputs: list[int]
     outputs: int
     cost_us: int  #: what the schedule charged for it
@@ -296,7 +296,7 @@ class Session:
     broken: Failure | None = None  #: why calls and uploads fail until a new mesh is set
     #: Calls that failed with one worker of several, by another that still has them, and their number: it may yet ask
     #: for their programs.
-    orphans: dict[tuple[int, int], Plan] = field(default_factory=dict)
+    orphans: dict[tuple[int, int], ProgramPlan] = field(default_factory=dict)
     wish: MeshWish | None = None
     waiting_since_s: float | None = None  #: set while it needs a worker and has none
     bereft: Bereft | None = None  #: how it lost its last worker, and with it tensors or work

@@ -1,8 +1,8 @@
 """Keeping: copies of a session's tensors on a shelf, by name; and how copies pass from one session to another.
 
 Law 1: tensors pass from one session to another as copies, which the workers make (Copy). No two sessions share memory.
-Law 2: what is kept is as good as the calls before it: it waits until they are done. If one of them has failed and the
-       client did not know, nothing is kept.
+Law 2: keeping waits until all calls before it are done. If one of them has failed and the client did not know, nothing
+       is kept.
 Law 3: a name stands for one object, never for parts of two. The new one takes the place of the old one when all its
        copies are there; if one cannot be made, the old one stays.
 Law 4: copies are counted when they are asked for, and can be used when they are there.

@@ -54,7 +54,7 @@ class Solving:
         while (job := self._jobs.get()) is not None and not self._closed:
             try:
                 answer = self._solve(job)
-            except Exception as e:  # no memory, no process, an answer that is none: there is no plan
+            except Exception as e:  # no memory, no process, an invalid answer: there is no plan
                 answer = PlanSolved(job.session, job.program, error=f"{type(e).__name__}: {e}")
             self.done(answer)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gt.dispatcher.events import Disconnect, Effect, Peer, Send
-from gt.dispatcher.plans import Programs
+from gt.dispatcher.plans import ProgramCache
 from gt.dispatcher.schedule import Lane, unclaim
 from gt.dispatcher.session import AnyTensor, Bereft, Lost, SentCall, Session, Upload, show_nbytes
 from gt.dispatcher.shelf import Copying, Shelf, ShelfKey
@@ -149,7 +149,7 @@ class State:
         self.sessions: dict[int, Session] = {}
         self.workers: dict[int, Worker] = {}
         self.links: dict[str, Worker] = {}
-        self.programs = Programs(settings.cache_bytes)
+        self.programs = ProgramCache(settings.cache_bytes)
         self.homeless: dict[int, Session] = {}  #: sessions that need a worker and have none
         self.wishes: dict[int, Session] = {}  #: sessions that wait for more, for a mesh
         self.memory_queue: dict[int, Session] = {}  #: sessions whose head waits for memory, longest first

@@ -29,10 +29,10 @@ from enum import Enum
 
 import msgspec
 
-from gt.dispatcher import calls, moves
+from gt.dispatcher import calls, moves, plans
 from gt.dispatcher.events import Decided, MakePlan, PlanSolved, Solve
-from gt.dispatcher.moves import Batch, Copied, Want
-from gt.dispatcher.plans import Entry, Plan, PlanKey, home_of, place_of, plain_layout, plan_alone, set_home
+from gt.dispatcher.moves import Batch, MovesUnderWay, Want
+from gt.dispatcher.plans import CachedProgram, PlanKey, ProgramPlan, home_of, place_of, plain_layout, set_home
 from gt.dispatcher.session import Followed, SentCall, Session
 from gt.dispatcher.state import State, Worker
 from gt.dispatcher.timing import ENOUGH, call_us, compare
@@ -88,7 +88,7 @@ class Side:
 class Switch:
     """One change of plan, from the search to its end."""
 
-    entry: Entry
+    entry: CachedProgram
     stage: Stage
     old: Side
     since_s: float
@@ -98,9 +98,9 @@ class Switch:
     #: Workers that are making the code of its plans, and the programs; None: the plans are not made yet.
     awaited: set[tuple[int, bytes]] | None = None
     batches: list[Batch] = field(default_factory=list)
-    held: list[Plan] = field(default_factory=list)  #: plans that must not be forgotten
-    copied: Copied | None = None
-    before: Plan | None = None  #: what ran before
+    held: list[ProgramPlan] = field(default_factory=list)  #: plans that must not be forgotten
+    copied: MovesUnderWay | None = None
+    before: ProgramPlan | None = None  #: what ran before
     back: bool = False  #: it leads back,
     why: str = ""  #: for this reason
     predicted_us: float = 0.0
@@ -205,13 +205,13 @@ def _made_by_others(session: Session, tuned: Tuned) -> tuple[set[int], set[int]]
     return carried, given
 
 
-def _layouts(plan: Plan) -> tuple[Layout, ...]:
+def _layouts(plan: ProgramPlan) -> tuple[Layout, ...]:
     """The layouts of the inputs that a plan was made for: the last part of its key. () if the plan was forgotten."""
     key = next((key for key, each in plan.entry.plans.items() if each is plan), ())
     return key[len(key) - len(plan.entry.inputs) :]  # type: ignore[return-value]  # see PlanKey
 
 
-def _held(plan: Plan) -> Plan:
+def _held(plan: ProgramPlan) -> ProgramPlan:
     """A plan that must not be forgotten."""
     plan.uses += 1
     return plan
@@ -300,7 +300,7 @@ def _prepare(state: State, session: Session, switch: Switch, new: Side) -> None:
         if key in entry.plans or key in entry.planning:
             continue
         if len(home.mesh.workers) == 1 and all(at is home for at in layouts):
-            calls.add_plan(state, key, plan_alone(entry, home))
+            calls.add_plan(state, key, plans.plan_alone(entry, home))
             continue
         assert entry.checked is not None
         entry.planning[key] = None
@@ -337,7 +337,7 @@ def plans_made(state: State, session: Session) -> None:
                 _define(state, session, switch, plan, compiled and plan.entry is entry)
 
 
-def _define(state: State, session: Session, switch: Switch, plan: Plan, compiled: bool) -> None:
+def _define(state: State, session: Session, switch: Switch, plan: ProgramPlan, compiled: bool) -> None:
     """Send the workers what they will run, and have them make its code."""
     compile, awaited = 1 if compiled else plan.entry.compile, switch.awaited
     assert awaited is not None
@@ -369,7 +369,7 @@ def _ready(switch: Switch) -> None:
 # --- the change ------------------------------------------------------------------------------
 
 
-def may_run(state: State, session: Session, entry: Entry, acked: int, inputs: Sequence[int]) -> bool:
+def may_run(state: State, session: Session, entry: CachedProgram, acked: int, inputs: Sequence[int]) -> bool:
     """Whether the call at the head of a queue may run now. If not, it waits for those before it, or for moves."""
     switch = session.switch
     if switch is None or switch.stage is Stage.MOVING:
@@ -426,7 +426,7 @@ def _arrive(state: State, session: Session, switch: Switch) -> None:
         switch.stage, switch.since_s = Stage.TRIAL, state.now_s
 
 
-def _judge(state: State, session: Session, switch: Switch, plan: Plan) -> None:
+def _judge(state: State, session: Session, switch: Switch, plan: ProgramPlan) -> None:
     """Compare what the new plan takes with what the old one took. Law 4."""
     assert switch.before is not None
     found = compare(switch.before.times, plan.times, state.now_s - switch.since_s)
@@ -466,14 +466,14 @@ def forget(state: State, session: Session, why: str) -> None:
     session.followed = {body: each for body, each in session.followed.items() if not each.solved}
 
 
-def _decide(state: State, session: Session, entry: Entry, why: str) -> None:
+def _decide(state: State, session: Session, entry: CachedProgram, why: str) -> None:
     tuned = session.tuned.get(entry.body)
     if tuned is not None:
         tuned.decision = why
     _say(state, session, entry, why)
 
 
-def _say(state: State, session: Session, entry: Entry, text: str) -> None:
+def _say(state: State, session: Session, entry: CachedProgram, text: str) -> None:
     state.out.append(Decided(session.number, entry.hash, text))
 
 

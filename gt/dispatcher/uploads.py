@@ -5,9 +5,9 @@ Law 1: chunks of an upload come in order and sum to what the first one declared;
 Law 2: at most CHUNKS_IN_FLIGHT chunks of an upload that bring their bytes are unacknowledged, at most SLOTS that
        name a slot, at most UPLOADS uploads under way.
 Law 3: a chunk is always acknowledged in the end, also where its tensor is lost: a client never waits for ever.
-Law 4: a worker gets the bytes of its shard where they are in one piece: to it that is an upload like any other. Else
-       it gets all bytes, and which positions to keep. A chunk is acknowledged to the client when every worker that got
-       some of it has acknowledged it.
+Law 4: where the bytes of a shard are contiguous, its worker gets only these, as an upload like any other. Otherwise it
+       gets all bytes, and the positions that it must keep. A chunk is acknowledged to the client when every worker that
+       got some of it has acknowledged it.
 Law 5: a ring is offered to the only worker of its session, with the process that the sockets say it is of, and is used
        while that worker, having accepted it, is connected. A chunk that names a slot at any other time counts as not
        sent: its client did not know yet, and will send it again. Until a chunk has been taken, no worker is chosen for

@@ -123,7 +123,7 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
 
 def _fail_calls(state: State, session: Session, failure: Failure) -> int:
     """Everything under way fails, and so does what other workers have computed from its results. One loss is one error:
-    the first call that fails by it is to blame for all of it, and is returned."""
+    the first call that fails because of it is the root of the others, and is returned."""
     root = next((sent.seq for sent in session.sent.values() if sent.left and not _failed_anyway(sent)), 0)
     spoilt: set[int] = set()  # results of the calls that fail here
     for sent in session.sent.values():
@@ -132,7 +132,7 @@ def _fail_calls(state: State, session: Session, failure: Failure) -> int:
         spoilt.update(range(sent.outputs, sent.outputs + len(sent.plan.outputs)))
         state.abandon(session, sent)
         sent.left.clear()
-        sent.good = True  # who is left may have done its part: nothing of it is kept
+        sent.good = True  # other workers may have done their part: its results are dropped
         if not _failed_anyway(sent):
             sent.failure, sent.root = failure, root
     calls.retire(state, session)

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gt.client.compat.arguments import shown
 from gt.client.grad.custom import Function
 from gt.client.record.recorder import recorder
 from gt.client.tensor import RemovableHandle, Tensor
@@ -112,7 +113,9 @@ def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, 
             made = hook.call(module, args, kwargs)
             if made is not None:
                 if not isinstance(made, tuple) or len(made) != 2:
-                    raise ArgumentError("a forward pre-hook with with_kwargs=True must return None or (args, kwargs)")
+                    raise ArgumentError(
+                        f"a forward pre-hook with kwargs must return None or (args, kwargs), got {shown(made)}"
+                    )
                 args, kwargs = made
         else:
             made = hook.call(module, args)

@@ -26,7 +26,6 @@ class Checked:
     specs: tuple[Spec, ...]  #: of every value
     last_use: tuple[int, ...]  #: of every value: the last instruction that reads it, -1 if none does
     peak_nbytes: int  #: most bytes of results alive at once, inputs not counted
-    output_nbytes: int
     text_nbytes: int  #: a measure of its size, for caches
 
 
@@ -42,7 +41,7 @@ def check_client(program: Program) -> Checked:
 
 
 def check(program: Program) -> Checked:
-    """The program's facts; raises ProgramError with the reason if it is none."""
+    """The program's facts; raises ProgramError with the reason if it is invalid."""
     if len(program.code) > MAX_INSTRUCTIONS:
         raise ProgramError(f"{len(program.code)} instructions; the limit is {MAX_INSTRUCTIONS}")
     specs = [_input(shape, dtype) for shape, dtype in program.inputs]
@@ -74,9 +73,8 @@ def check(program: Program) -> Checked:
         last_use.extend([-1] * len(results))
     _check_ends(program, n_inputs, specs)
     peak = max(alive_nbytes(program, [s.nbytes for s in specs], last_use, set(program.outputs)), default=0)
-    out_nbytes = sum(specs[o].nbytes for o in program.outputs)
     size = 200 + 300 * len(program.code) + 100 * n_inputs
-    return Checked(program, tuple(specs), tuple(last_use), peak, out_nbytes, size)
+    return Checked(program, tuple(specs), tuple(last_use), peak, size)
 
 
 def _input(shape: tuple[int, ...], dtype: str) -> Spec:

@@ -10,19 +10,19 @@ from typing import Any
 from gt.errors import ProgramError
 from gt.ops.check import Checked
 from gt.ops.record import TABLE, Op
-from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.ops.trace import OpTrace, Symbol, scalar_kind
 from gt.program import SCALARS, Spec
 
 #: (op, attributes, specs of the operands) -> a function of the operands, or None: expand its composition.
 KernelOf = Callable[[Op, dict[str, Any], Sequence[Spec]], Callable[..., Any] | None]
 
 
-def expand(op: Op, specs: Sequence[Spec], attrs: dict[str, Any]) -> tuple[Trace, tuple[Symbol, ...]]:
+def expand(op: Op, specs: Sequence[Spec], attrs: dict[str, Any]) -> tuple[OpTrace, tuple[Symbol, ...]]:
     """The composition of an op, written down: its operands are the trace's first symbols (numbers
     among them have the weak specs of SCALARS), then come the results that are returned too."""
     if op.compose is None:
         raise ProgramError(f"{op.name}: has neither a kernel for this engine nor a composition")
-    trace = Trace()
+    trace = OpTrace()
     results = op.compose(*[trace.symbol(s) for s in specs], **attrs)
     return trace, results if isinstance(results, tuple) else (results,)
 
@@ -39,7 +39,7 @@ def apply(
     return tuple(made) if isinstance(made, tuple | list) else (made,)
 
 
-def run(trace: Trace, results: Sequence[Symbol], operands: Sequence[Any], kernel_of: KernelOf) -> tuple[Any, ...]:
+def run(trace: OpTrace, results: Sequence[Symbol], operands: Sequence[Any], kernel_of: KernelOf) -> tuple[Any, ...]:
     """The values of `results`, given those of the trace's first symbols."""
     values: dict[int, Any] = dict(enumerate(operands))
     for op, args, attrs, numbers in trace.code:

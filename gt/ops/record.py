@@ -78,8 +78,8 @@ class Op:
     #: of rows of arrays, and the numbers, that returns the results of all rows.
     #: "torch_graph" is for graphs that are captured or compiled, where no number may be written down: of the same
     #: form, but every number comes as a tensor without dimensions on site.device (float64 for "f", int64 for "i",
-    #: bool for "b"; bytes as uint8 of one dimension). It returns such a function, or a Prepared, or None where this
-    #: use of the op cannot be part of a graph. Needed where numbers are not just cast (see graph_kernels.py in
+    #: bool for "b"; bytes as uint8 of one dimension). It returns such a function, or a PreparedKernel, or None where
+    #: this use of the op cannot be part of a graph. Needed where numbers are not just cast (see graph_kernels.py in
     #: gt/worker/engines), and where the plain kernel looks at values.
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     #: The op written in other ops. Needs no kernels, no gradient of its own.
@@ -125,7 +125,7 @@ class Op:
     aliases: bool = False
     #: Operand numbers that "torch_inplace" overwrites, one per result.
     inplace: tuple[int, ...] = ()
-    # -- how it runs on shards; without a word of it every operand must be whole (sharding.py has the language)
+    # -- how it runs on shards; without any of these fields every operand must be whole (sharding.py has the language)
     #: The sharding rule, such as "m k, k n -> m n", or (*specs, **attrs) -> the rule, None where there is none. Every
     #: operand has its place in it, numbers too (an empty one); one place on the right serves all results.
     factors: str | Callable[..., str | None] | None = None
@@ -141,9 +141,9 @@ class Op:
     #: (shard, *operands, **attrs) -> the results, in ops: what runs on a shard (shard.py) where that is not the op
     #: itself with the same attributes.
     local: Callable[..., Any] | None = None
-    #: (*specs, **attrs) -> (factor, first, last): two phases over a factor that else must be whole, None where there
-    #: are none. first(shard, *operands, **attrs) -> (kept, sent), two tuples; what is sent comes together from all
-    #: parts of the factor, in order, along a new first dimension; last(shard, kept, gathered, **attrs) -> the results.
+    #: (*specs, **attrs) -> (factor, first, last): two phases over a factor that otherwise must be whole; None for
+    #: uses without them. first(shard, *operands, **attrs) -> (kept, sent), two tuples; what all parts send
+    #: is put together, in order, along a new first dimension; last(shard, kept, gathered, **attrs) -> the results.
     merge: Callable[..., tuple[str, Callable[..., Any], Callable[..., Any]] | None] | None = None
     #: Like compose, for shards only: the op in ops that have rules, for splits that its own rule does not take.
     parts: Callable[..., Any] | None = None
@@ -178,7 +178,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedKernel:
     """A graph kernel whose numbers are worked on by the host first, at every call."""
 
     #: The op's number operands in order (Python numbers, bytes) -> the numbers that the kernel gets; raises the

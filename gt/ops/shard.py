@@ -21,7 +21,7 @@ from gt.errors import ProgramError
 from gt.layout import Coordinate, Mesh, Pieces, held
 from gt.ops.record import TABLE, Op
 from gt.ops.sharding import Bound, added
-from gt.ops.trace import Symbol, Trace
+from gt.ops.trace import OpTrace, Symbol
 from gt.program import Spec, spec
 
 
@@ -44,7 +44,7 @@ class Shard:
     sizes: dict[str, int]  #: of the whole factors
     parts: dict[str, Part]  #: of the factors that are split
     results: Sequence[Spec]  #: of the results on this shard
-    trace: Trace = field(default_factory=Trace)
+    trace: OpTrace = field(default_factory=OpTrace)
 
     def split(self, factor: str) -> bool:
         return factor in self.parts
@@ -85,7 +85,7 @@ def parts_at(split: dict[str, Pieces], sizes: dict[str, int], mesh: Mesh, at: Co
 def on_shard(
     op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], parts: dict[str, Part],
     local: Sequence[Spec], results: Sequence[Spec],
-) -> tuple[Trace, tuple[Symbol, ...]]:  # fmt: skip
+) -> tuple[OpTrace, tuple[Symbol, ...]]:  # fmt: skip
     """What runs on a shard: its trace, whose first symbols are the operands, and the results in it. `specs` are those
     of the whole operands, `local` and `results` those of the shard."""
     shard = Shard(op, specs, bound.sizes, parts, results)
@@ -107,7 +107,7 @@ def on_shard(
 
 def first_phase(
     op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], parts: dict[str, Part], local: Sequence[Spec]
-) -> tuple[Trace, tuple[Symbol, ...], tuple[Symbol, ...]]:
+) -> tuple[OpTrace, tuple[Symbol, ...], tuple[Symbol, ...]]:
     """Of an op in two phases: a trace whose first symbols are the operands, what is kept, and what is sent."""
     shard = Shard(op, specs, bound.sizes, parts, ())
     kept, sent = _phases(op, specs, attrs)[1](shard, *[shard.trace.symbol(s) for s in local], **attrs)
@@ -117,7 +117,7 @@ def first_phase(
 def last_phase(
     op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], parts: dict[str, Part],
     kept: Sequence[Spec], gathered: Sequence[Spec], results: Sequence[Spec],
-) -> tuple[Trace, tuple[Symbol, ...]]:  # fmt: skip
+) -> tuple[OpTrace, tuple[Symbol, ...]]:  # fmt: skip
     """The second trace: its first symbols are what was kept and what came together."""
     shard = Shard(op, specs, bound.sizes, parts, results)
     mine, theirs = (tuple(shard.trace.symbol(s) for s in side) for side in (kept, gathered))

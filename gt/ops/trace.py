@@ -19,7 +19,7 @@ class Symbol(Operators):
 
     __slots__ = ("number", "spec", "trace")
 
-    def __init__(self, trace: Trace, number: int, spec: Spec) -> None:
+    def __init__(self, trace: OpTrace, number: int, spec: Spec) -> None:
         self.trace = trace
         self.number = number
         self.spec = spec
@@ -40,7 +40,7 @@ class Symbol(Operators):
         return self.trace.add(op, args, attrs)
 
 
-class Trace:
+class OpTrace:
     """The instructions done to a set of symbols."""
 
     def __init__(self) -> None:

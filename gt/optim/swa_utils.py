@@ -76,14 +76,14 @@ def get_swa_multi_avg_fn() -> MultiAvgFn:
     return _of_lists(get_swa_avg_fn())
 
 
-class Known:
+class KnownCount:
     """A count on the worker, and its known value. A copy of the model does not share it, and fetches it again."""
 
     def __init__(self, value: Value | None = None, count: int = 0) -> None:
         self.value, self.count = value, count
 
-    def __deepcopy__(self, memo: object) -> Known:
-        return Known()
+    def __deepcopy__(self, memo: object) -> KnownCount:
+        return KnownCount()
 
 
 class AveragedModel(Module):
@@ -100,7 +100,7 @@ class AveragedModel(Module):
         self.register_buffer("n_averaged", creation.tensor(0, dtype=dtypes.int64))
         self.avg_fn, self.multi_avg_fn, self.use_buffers = avg_fn, multi_avg_fn, use_buffers
         #: The last known value of n_averaged: while it is current, nothing waits for the worker.
-        self._known = Known()
+        self._known = KnownCount()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with the averaged parameters."""
@@ -128,7 +128,7 @@ class AveragedModel(Module):
                 for a, c in zip(self.module.buffers(), model.buffers(), strict=True):
                     a.detach().copy_(c.detach())
             self.n_averaged += 1
-        self._known = Known(self._value(), count + 1)
+        self._known = KnownCount(self._value(), count + 1)
 
     def _averaged(self, model: Module) -> Iterable[Tensor]:
         return itertools.chain(model.parameters(), model.buffers()) if self.use_buffers else model.parameters()

@@ -5,6 +5,9 @@ Law 1: it is reached over a Unix socket in a directory that only this user can e
 Law 2: it ends with the client, however that ends, and its directory is removed.
 Law 3: it starts completely or not at all: workers have joined when `start_private` returns, and a failure is
        one line that says why.
+
+Every client imports this file, and few start a server. So `subprocess`, `tempfile` and `shutil`, which take several
+milliseconds to load, are imported in the functions that use them.
 """
 
 from __future__ import annotations
@@ -13,19 +16,17 @@ import fcntl
 import os
 import secrets
 import select
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from contextlib import suppress
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from gt import config
 from gt.config import Config
 from gt.errors import StartError
-from gt.server.workers import last_line
+
+if TYPE_CHECKING:
+    import subprocess
 
 END_S = 5.0  #: How long the server may take to end its workers and itself.
 
@@ -47,13 +48,13 @@ class PrivateServer:
 
     def close(self) -> None:
         """End the server and its workers, and remove its directory. Does nothing in a forked child."""
+        import shutil
+
         if os.getpid() != self._owner:
             return
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(END_S)
-            except subprocess.TimeoutExpired:
+            if not _ended(self._process, END_S):
                 self._process.kill()  # its workers notice that and end themselves
                 self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -61,6 +62,9 @@ class PrivateServer:
 
 def start_private(settings: Config) -> PrivateServer:
     """Start a server for this process and wait until its workers are there."""
+    import subprocess
+    import tempfile
+
     token = secrets.token_hex(16)
     directory = _make_directory()
     ready_r, ready_w = os.pipe()
@@ -81,7 +85,7 @@ def start_private(settings: Config) -> PrivateServer:
             )
         except OSError as e:
             os.close(ready_r)
-            shutil.rmtree(directory, ignore_errors=True)
+            os.rmdir(directory)  # nothing is in it yet
             raise StartError(f"cannot start a private server: {e}") from None
         finally:
             os.close(ready_w)
@@ -101,6 +105,8 @@ def start_private(settings: Config) -> PrivateServer:
 
 def _make_directory() -> str:
     """A new directory for this user alone. Its path is short: that of a socket has at most 107 bytes."""
+    import tempfile
+
     directory = tempfile.mkdtemp(prefix="gt-")
     if len(os.fsencode(directory)) > 100:
         os.rmdir(directory)
@@ -147,6 +153,25 @@ def _reason(answer: str, process: subprocess.Popen[bytes], said: IO[bytes], sett
         return f"it was not ready after {settings.start_timeout_s:g} s (GT_START_TIMEOUT){so_far}"
     if answer:
         return answer.removeprefix("failed: ")
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(1.0)
+    _ended(process, 1.0)
     return tail or f"it ended with exit code {process.poll()}"
+
+
+def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for the process; whether it ended within the time."""
+    import subprocess
+
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def last_line(said: bytes) -> str:
+    """The last line that is not empty, without the name of the program that wrote it."""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    for name in ("gt worker: ", "gt serve: ", "gt: "):
+        last = last.removeprefix(name)
+    return last

@@ -1,7 +1,7 @@
 """The users of the server of this machine: two files in GT's folder, written by `gt user`, read by `gt serve`.
 
 Law 1: the secret keys of users are never stored. server.key has the server's own, users.json the users' public keys.
-Law 2: a change is a new file in place of the old one; a running server notices it (`Watch`).
+Law 2: a change is a new file in place of the old one; a running server notices it (`CurrentUsers`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def add(
     if not NAME.fullmatch(name):
         raise ArgumentError(f"user name {name[:80]!r} must be 1 to 64 letters, digits, or _ . @ -")
     if min(memory, workers, upload) < 0 or not 1 <= share <= 1000:
-        raise ArgumentError("limits must be >= 0, and the share from 1 to 1000")
+        given = f"memory {memory}, workers {workers}, upload {upload}, share {share}"
+        raise ArgumentError(f"limits must be >= 0, and the share must be from 1 to 1000, got {given}")
     with _changing(home) as users:
         if any(user.name == name for user in users.values()):
             raise ArgumentError(f"there is a user {name!r} already; gt user revoke {name} removes it")
@@ -105,7 +106,7 @@ def last_address(home: Path) -> str:
     return read_private(home / ADDRESS).strip()
 
 
-class Watch:
+class CurrentUsers:
     """The users of a running server. Keys of its own, for the workers that it starts and for the process that searches
     for plans and measures workers, are stored nowhere."""
 

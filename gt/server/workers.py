@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from gt import config, gpus
 from gt.errors import StartError
+from gt.server.local import last_line
 from gt.transport.identity import Key, url
 
 END_S = 1.0  #: How long workers may take to end by themselves when the server ends.
@@ -136,12 +137,3 @@ class LocalWorkers:
         if self._stderr_fd is not None:
             os.close(self._stderr_fd)
             self._stderr_fd = None
-
-
-def last_line(said: bytes) -> str:
-    """The last line that is not empty, without the name of the program that wrote it."""
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
-    for name in ("gt worker: ", "gt serve: ", "gt: "):
-        last = last.removeprefix(name)
-    return last

@@ -46,7 +46,7 @@ CACHED_NBYTES = 1 << 21  #: So many bytes are read and written in a core's own c
 DTYPES = {2: gt.bfloat16, 4: gt.float32, 8: gt.float64}  #: By their bytes: those whose products are measured.
 
 
-class Worker(msgspec.Struct, frozen=True, order=True):
+class MeasuredWorker(msgspec.Struct, frozen=True, order=True):
     """What a worker is, as far as measurements depend on it."""
 
     host: str
@@ -60,7 +60,7 @@ class Measured(msgspec.Struct):
 
     format: int
     version: str  #: of GT
-    workers: tuple[Worker, ...]
+    workers: tuple[MeasuredWorker, ...]
     hardware: Hardware
     measured_s: float  #: when; seconds since 1970
     took_s: float
@@ -134,7 +134,7 @@ def _folder() -> Path:
     return config.cache_folder(config.load().cache_dir) / "hardware"
 
 
-def name_of(workers: Sequence[Worker]) -> str:
+def name_of(workers: Sequence[MeasuredWorker]) -> str:
     """The name of a set of workers: "2-torch-cpu-1f0c39a2"."""
     digest = hashlib.sha256(msgspec.json.encode([gt.__version__, FORMAT, sorted(workers)])).hexdigest()[:8]
     kinds = "-".join(dict.fromkeys(f"{w.engine}-{w.device.split(':')[0]}" for w in workers))
@@ -192,14 +192,14 @@ def is_sound(hardware: Hardware) -> bool:
 # -- measuring -------------------------------------------------------------------------------------------------------
 
 
-def workers_of(session: Session) -> list[Worker]:
+def workers_of(session: Session) -> list[MeasuredWorker]:
     """The workers of a server, in the order of their numbers."""
     stats = session.stats()["workers"]
     rows = [stats[number] for number in sorted(stats, key=int)]
-    return [Worker(w["host"], w["engine"], w["device"], w["memory"]) for w in rows]
+    return [MeasuredWorker(w["host"], w["engine"], w["device"], w["memory"]) for w in rows]
 
 
-def measure(workers: Sequence[Worker], effort: Effort = FULL, budget_s: float = BUDGET_S) -> Hardware:
+def measure(workers: Sequence[MeasuredWorker], effort: Effort = FULL, budget_s: float = BUDGET_S) -> Hardware:
     """Measure so many workers: the current session takes them, one number after the other."""
     probes, until_s = Probes(effort), time.monotonic() + budget_s
     counts = [len(workers)]
@@ -213,7 +213,7 @@ def measure(workers: Sequence[Worker], effort: Effort = FULL, budget_s: float = 
 
 
 def _measure(
-    probes: Probes, workers: Sequence[Worker], count: int, known: Mapping[int, Hardware], until_s: float
+    probes: Probes, workers: Sequence[MeasuredWorker], count: int, known: Mapping[int, Hardware], until_s: float
 ) -> Hardware:  # fmt: skip
     """The hardware if so many workers are busy. It is known already of fewer."""
     one = known.get(1)
@@ -298,7 +298,7 @@ def fit_links(curves: dict[str, Any], count: int) -> tuple[Link, dict[str, float
     return Link(links["all_reduce"].latency_us, bandwidth), factors
 
 
-def _memory(workers: Sequence[Worker]) -> int:
+def _memory(workers: Sequence[MeasuredWorker]) -> int:
     """The memory of a worker. Workers on the CPU of one host share it."""
     return min(
         w.memory // (sum(w.host == each.host for each in workers) if w.device == "cpu" else 1) for w in workers

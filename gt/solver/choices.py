@@ -25,7 +25,7 @@ class NodeOption:
 
 
 @dataclass(slots=True)
-class Node:
+class ChoiceNode:
     """One choice. An input has no instructions."""
 
     instructions: list[int]  #: the first one of each class, the leader first

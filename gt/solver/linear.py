@@ -24,7 +24,7 @@ def available() -> bool:
     return bool(highspy)
 
 
-class Linear:
+class LinearProgram:
     """Variables between 0 and 1 whose costs add up, and bounds for sums of them."""
 
     def __init__(self) -> None:

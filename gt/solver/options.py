@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from gt.chosen import Chosen
-from gt.dispatcher.planner.decide import Decider, Value, number, state_of
+from gt.dispatcher.planner.decide import Decider, PlannedValue, number, state_of
 from gt.dispatcher.planner.follow import choice_for
 from gt.dispatcher.planner.memo import memo
 from gt.dispatcher.planner.order import BUCKET_NBYTES
 from gt.dispatcher.planner.redistribute import LOCAL, Step, cheapest, largest_shard, shape_at
 from gt.dispatcher.planner.step_work import step_at, wire_dtype
 from gt.dispatcher.planner.ways import (
-    Keep,
+    KeepPartial,
     Split,
     Use,
     Way,
@@ -43,7 +43,7 @@ from gt.errors import GTError
 from gt.layout import Axes, Layout, Mesh, Pieces, joined, layout
 from gt.ops.shard import first_phase, last_phase, on_shard, parts_at, shard_spec
 from gt.ops.sharding import Dim
-from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.ops.trace import OpTrace, Symbol, scalar_kind
 from gt.program import SCALARS, Spec, spec
 from gt.solver.hardware import Hardware
 from gt.solver.pricing import arithmetic_us, exchanged_nbytes, use_us
@@ -120,7 +120,7 @@ def _fused(use: Use, mesh: Mesh, hardware: Hardware, forms: Forms) -> Iterator[O
         extra.setdefault(f, []).append(sizes)
     having = (False, True) if bound.rule.windows else (False,)
     # A max or min that is not taken yet passes through moves only: it is cheaper to take it at once.
-    roles = [role for role in all_roles(use) if not isinstance(role, Keep) or role.kind == "sum"]
+    roles = [role for role in all_roles(use) if not isinstance(role, KeepPartial) or role.kind == "sum"]
     for given in itertools.product(roles, repeat=len(mesh.sizes)):
         over, keep = by_role(dict(zip(mesh.sizes, given, strict=True)))
         if any(mesh.size(axes) > bound.sizes[f] for f, axes in over.items()):
@@ -196,7 +196,7 @@ def way_cost(way: Way, hardware: Hardware) -> Cost:
     return cost.plus(trace_cost(trace, hardware))
 
 
-def trace_cost(trace: Trace, hardware: Hardware) -> Cost:
+def trace_cost(trace: OpTrace, hardware: Hardware) -> Cost:
     """What the instructions of a trace cost."""
     compute = exchange = received = 0.0
     for op, args, attrs, _ in trace.code:
@@ -331,14 +331,14 @@ class _Pricer(Decider):
         self.hardware = hardware
         self.cost = Cost()
 
-    def run_on(self, way: Way, operands: Sequence[Value]) -> tuple[int, ...]:
+    def run_on(self, way: Way, operands: Sequence[PlannedValue]) -> tuple[int, ...]:
         for v, want in zip(operands, way.wants, strict=True):
             if want is not None:
                 self.place(v, want)
         self.cost = self.cost.plus(way_cost(way, self.hardware))
         return tuple([self.new_slot() for _ in way.use.results])
 
-    def take_step(self, value: Value, start: Layout, source: int, step: Step) -> int:
+    def take_step(self, value: PlannedValue, start: Layout, source: int, step: Step) -> int:
         slot = value.at(step.to)
         if slot is None:
             slot = self.new_slot()
@@ -389,7 +389,7 @@ def _expansion(
     bound = bound_of(use)
     pricer = _Pricer(mesh, len(use.specs), hardware)
     wants: list[Layout | None] = []
-    values: list[Value] = []
+    values: list[PlannedValue] = []
     for k, s in enumerate(use.specs):
         if s.weak:
             wants.append(None)
@@ -403,7 +403,7 @@ def _expansion(
             return None
         want = layout(mesh, dims)
         wants.append(want)
-        values.append(Value(state_of(s, (want,)), (k,)))
+        values.append(PlannedValue(state_of(s, (want,)), (k,)))
     try:
         made = pricer.expand(use, values, (None,) * len(use.results), ())
     except GTError:

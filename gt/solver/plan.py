@@ -31,7 +31,7 @@ from gt.solver.calibrate import hardware_for, kept
 from gt.solver.hardware import Hardware, hardware_named
 from gt.solver.linear import available
 from gt.solver.pictures import Bar, draw
-from gt.solver.process import Answer, Job, answers
+from gt.solver.process import Answer, SolveJob, answers
 from gt.solver.purposes import Purposes, class_name
 from gt.solver.reasons import ClassReason, PlannedInput, Reasons, input_classes
 from gt.solver.recorded import RecordedProgram, record_step
@@ -321,7 +321,9 @@ def best_plan(
     """The best plan of a program on one of these meshes. `named`: name and role of each input."""
 
     def solve(some: list[tuple[tuple[str, int], ...]], limits: Limits) -> list[Answer]:
-        return answers([Job(program, axes, hardware, _pinned(program, named, pins, axes), limits) for axes in some])
+        return answers(
+            [SolveJob(program, axes, hardware, _pinned(program, named, pins, axes), limits) for axes in some]
+        )
 
     most = max(math.prod(n for _, n in axes) for axes in meshes)
     all_workers = [axes for axes in meshes if math.prod(n for _, n in axes) == most]

@@ -1,14 +1,14 @@
 """A program as a graph of choices, and the price of an assignment.
 
-A `Node` is one choice: an instruction together with its followers, or an input. Its options say in which layouts it
-wants its operands and gives its values. A conversion brings a value from the layout in which it is made to one that a
-reader wants.
+A `ChoiceNode` is one choice: an instruction together with its followers, or an input. Its options say in which layouts
+it wants its operands and gives its values. A conversion brings a value from the layout in which it is made to one
+that a reader wants.
 
 Law 1: a conversion is paid once for each (value, wanted layout, phase), however many instructions read the result.
 Law 2: an output that replaces an input has to come back to the layout in which the input is stored, at every step.
 Law 3: members of a class have one choice. What it costs them is what it would cost if each chose that by itself.
 Law 4: the price of an assignment is the sum of its options and conversions. Nothing overlaps in it except the
-       reductions of gradients (`Assignment.hidden_us`). What is emitted never takes longer: copies are shared further,
+       reductions of gradients (`hidden` in search.py). What is emitted never takes longer: copies are shared further,
        and small reductions travel together.
 
 Followers: an instruction with one tensor operand runs in the way that its operand's layout asks for, so it belongs to
@@ -36,7 +36,7 @@ from gt.ops.check import Checked
 from gt.ops.record import TABLE
 from gt.program import Spec
 from gt.solver import facts
-from gt.solver.choices import ChosenValue, Edge, Node, NodeOption, Sharing
+from gt.solver.choices import ChoiceNode, ChosenValue, Edge, NodeOption, Sharing
 from gt.solver.conversions import Conversions
 from gt.solver.followers import Joint, follow, loses_nothing
 from gt.solver.hardware import Hardware
@@ -60,7 +60,7 @@ class Problem:
         self.checked, self.mesh, self.hardware, self.classes = checked, mesh, hardware, classes
         self.pins, self.phases = pins, phases
         self.program = checked.program
-        self.nodes: list[Node] = []
+        self.nodes: list[ChoiceNode] = []
         self.values: list[ChosenValue] = []
         self.edges: list[Edge] = []
         self.sharings: list[Sharing] = []
@@ -129,7 +129,7 @@ class Problem:
                 forms.setdefault(d, []).append(form)
             options = list(pinned) or splits_of(self.checked.specs[c], self.mesh, forms)
             node_of[~c] = len(self.nodes)
-            self.nodes.append(Node([], c, len(mine)))
+            self.nodes.append(ChoiceNode([], c, len(mine)))
             joints.append([Joint(Cost(), (), {c: one}, ()) for one in options])
         read_by = self._readers()
         options_of_class = {c: self.options_at(c) for c in members if not self._is_deferred[c]}
@@ -151,7 +151,7 @@ class Problem:
                     node_of[c] = leader
                     continue
             node_of[c] = len(self.nodes)
-            self.nodes.append(Node([c], -1, len(mine)))
+            self.nodes.append(ChoiceNode([c], -1, len(mine)))
             start = self.number_of[c]
             joints.append([
                 Joint(o.cost, tuple([w for w in o.wants if w is not None]),

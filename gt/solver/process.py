@@ -26,7 +26,7 @@ from gt.solver.reasons import Reasons, reasons_of
 from gt.solver.solve import Limits, MemoryTooSmall, NotFaster, Solved, solve_on
 
 
-class Job(msgspec.Struct, frozen=True):
+class SolveJob(msgspec.Struct, frozen=True):
     """What to solve."""
 
     program: Program
@@ -58,7 +58,7 @@ class Answer(msgspec.Struct, frozen=True):
     missing_nbytes: float = 0.0
 
 
-def answer(job: Job) -> Answer:
+def answer(job: SolveJob) -> Answer:
     """Solve a job."""
     m = mesh(None, **dict(job.axes))
     pins: dict[int, Layout] = {i: parse(text, m) for i, text in job.pins.items()}
@@ -89,7 +89,7 @@ def answer_of(solved: Solved) -> Answer:
     )  # fmt: skip
 
 
-def answers(jobs: Sequence[Job]) -> list[Answer]:
+def answers(jobs: Sequence[SolveJob]) -> list[Answer]:
     """Solve jobs: here if there is one, else side by side, in as many processes as there are cores."""
     if len(jobs) == 1:
         return [answer(jobs[0])]
@@ -138,7 +138,7 @@ def _out(process: subprocess.Popen[bytes]) -> IO[bytes]:
     return process.stdout
 
 
-def _send(into: IO[bytes], message: Job | Answer) -> None:
+def _send(into: IO[bytes], message: SolveJob | Answer) -> None:
     """A message, after the number of its bytes."""
     text = msgspec.msgpack.encode(message)
     into.write(len(text).to_bytes(8, "little") + text)
@@ -154,7 +154,7 @@ def _receive(out: IO[bytes]) -> bytes | None:
 
 def main() -> None:
     while (text := _receive(sys.stdin.buffer)) is not None:
-        _send(sys.stdout.buffer, answer(msgspec.msgpack.decode(text, type=Job)))
+        _send(sys.stdout.buffer, answer(msgspec.msgpack.decode(text, type=SolveJob)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import msgspec
 
 from gt.layout import Layout
 from gt.ops.record import TABLE
-from gt.solver.choices import Node
+from gt.solver.choices import ChoiceNode
 from gt.solver.facts import is_product
 from gt.solver.pricing import Price
 from gt.solver.problem import Problem
@@ -167,7 +167,7 @@ def _conversions(problem: Problem, assigned: Sequence[int]) -> tuple[list[float]
     return moving, making
 
 
-def _text(node: Node, option: int) -> str:
+def _text(node: ChoiceNode, option: int) -> str:
     each = node.options[option]
     wants, gives = (each.gives[:1], each.gives[1:]) if node.input >= 0 else (each.wants, each.gives)
     return f"{_layouts(wants)} -> {_layouts(gives)}"

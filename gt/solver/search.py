@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gt.solver.choices import Edge, Node
-from gt.solver.linear import Linear
+from gt.solver.choices import ChoiceNode, Edge
+from gt.solver.linear import LinearProgram
 from gt.solver.memory import MemoryRow
 from gt.solver.problem import Problem
 from gt.solver.propagate import improve
@@ -115,7 +115,7 @@ class _Model:
         self.problem, self.overlap = problem, overlap
         counts = [len(node.options) for node in problem.nodes]
         self.start_of = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(int).tolist()  #: of each node
-        self.linear = Linear()
+        self.linear = LinearProgram()
         options = self.linear.variables(np.concatenate([node.count * node.time_us for node in problem.nodes]))
         self.options = len(options)
         self.linear.rows(np.repeat(np.arange(len(counts)), counts), options, np.ones(self.options), 1.0, 1.0)
@@ -139,11 +139,11 @@ class _Model:
         for row in memory:
             self._memory(row)
 
-    def _is_behind(self, node: Node) -> bool:
+    def _is_behind(self, node: ChoiceNode) -> bool:
         """Whether reductions of gradients can hide behind it: it is part of the backward pass."""
         return bool(node.instructions) and self.problem.boundary <= node.instructions[0] < self.problem.update_start
 
-    def _least_us(self, node: Node) -> np.ndarray:
+    def _least_us(self, node: ChoiceNode) -> np.ndarray:
         """What each option costs at least, whatever is hidden behind it."""
         if not self.overlap or not self._is_behind(node):
             return node.count * node.time_us

@@ -1,7 +1,7 @@
 """Addresses, and which process is at the other end of a connection on this machine.
 
-Law 1: which process that is, is known from the system, never from what the process says: over TCP it has to say its
-       number, and the system has to confirm that this process holds the other end.
+Law 1: the system says which process that is, never the process alone. Over TCP the process sends its id, and the system
+       must confirm that this process holds the other end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def endpoint(address: str) -> str:
 def host_and_port(address: str) -> tuple[str, int]:
     """The numbers of a host and port, with the host's name looked up."""
     address, _, key = address.partition("#")
-    if key:  # of a connection URL, where an address alone is expected: it is not repeated
+    if key:  # a connection URL: its key is not repeated in the message
         raise ServerError(f"address {address!r} must have the form host:port, without a key")
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     if "://" in host or not colon or not host:
@@ -68,8 +68,8 @@ def needs_key(address: str) -> str:
 
 
 def pid_of(sock: socket.socket, said: int = 0) -> int:
-    """The process at the other end of a connection; 0 if that is not known. Over TCP it is the one that it `said`, if
-    that is true."""
+    """The id of the process at the other end of a connection; 0 if it is not known. Over TCP it is `said`, the id that
+    the process sent, if the system confirms it."""
     if sock.family == socket.AF_UNIX:
         try:
             pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
@@ -80,8 +80,8 @@ def pid_of(sock: socket.socket, said: int = 0) -> int:
 
 
 def _holds(pid: int, sock: socket.socket) -> bool:
-    """Whether this process has the other end of a TCP connection within this machine. Of processes of other users that
-    is not known."""
+    """Whether this process has the other end of a TCP connection within this machine. False for processes of other
+    users: the system does not tell."""
     try:
         name = f"socket:[{_inode_of_other_end(sock)}]"
         folder = f"/proc/{pid}/fd"

@@ -1,6 +1,6 @@
 """A channel: a connection of a client or worker to the dispatcher, as both of them use it; and how to wait on one.
 
-unix.py has the channel for one machine, sockets.py the one between machines. The simulator has its own, in memory
+plain.py has the channel for one machine, sockets.py the one between machines. The simulator has its own, in memory
 (tests/sim/cluster.py).
 """
 

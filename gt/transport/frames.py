@@ -1,4 +1,4 @@
-"""Messages as bytes on a stream: how a stream is split into messages, and what is sent of them when.
+"""Messages as bytes on a stream: how a stream is split into messages, and how what does not fit is sent later.
 
 On the wire: the number of frames, their sizes, the frames. All numbers have four bytes, the lowest first.
 """
@@ -35,7 +35,7 @@ def size_of(frame: Any) -> int:
     return frame.nbytes if type(frame) is memoryview else len(frame)
 
 
-class Stream:
+class FrameReader:
     """Bytes in, messages out: splits a stream into lists of frames."""
 
     def __init__(self) -> None:

@@ -279,8 +279,8 @@ class Stats(Struct, frozen=True):
 
 
 class Trace(Struct, frozen=True):
-    """Record what happens from now on, for so long. The dispatcher passes it on to all clients and workers, and with 0
-    when the time is over: then they answer with Spans, and so does it to the one who asked."""
+    """Record what happens from now on, for this time. The dispatcher passes it on to all clients and workers, and again
+    with 0 when the time is over: then they answer with Spans, which the dispatcher passes to the client that asked."""
 
     request: int
     duration_us: int

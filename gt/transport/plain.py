@@ -23,7 +23,7 @@ from contextlib import suppress
 
 from gt.errors import ServerError
 from gt.transport.addresses import host_and_port, is_loopback, needs_key, no_server, not_gt
-from gt.transport.frames import ZEROMQ, NotOurs, SendBuffer, Stream
+from gt.transport.frames import ZEROMQ, FrameReader, NotOurs, SendBuffer
 from gt.transport.messages import BadMessage, Buffer, Message, decode_all, encode_all
 
 STALL_S = 30.0  #: How long a client waits for a server that does not read.
@@ -33,7 +33,7 @@ VANISHED_S = 20  #: How long the system at the other end, which may be that of a
 
 
 def prepare(sock: socket.socket) -> None:
-    """Make a new connection fit for messages."""
+    """Set the options of a new connection."""
     sock.setblocking(False)
     with suppress(OSError):
         # Room for a few chunks. With the system's default buffer a large transfer takes many more wake-ups.
@@ -63,7 +63,7 @@ def _connect(address: str) -> socket.socket:
         made.close()
         raise
     if not is_loopback(address):
-        # A server that other machines can reach needs a key, always: there is nothing to say without one.
+        # A server that other machines can reach always needs a key: without one nothing is sent to it.
         made.close()
         raise ServerError(needs_key(address))
     return made
@@ -81,7 +81,7 @@ class PlainChannel:
         self._answered = False
         self._socket = _connect(address)
         prepare(self._socket)
-        self._stream = Stream()
+        self._stream = FrameReader()
         self._out = SendBuffer(self._socket)
         self._came: deque[tuple[Message, Buffer | None]] = deque()
         self._drained = False
@@ -167,7 +167,7 @@ class PlainChannel:
         return f"the connection to the server at {self.address} is lost"
 
     def _stranger(self, error: BadMessage) -> str:
-        """What it means that the other side sent something else than a message."""
+        """Why the other side may have sent something that is no message."""
         if self._answered:
             return f"the server at {self.address} sent an invalid message: {error}"
         return needs_key(self.address) if type(error) is NotOurs else not_gt(self.address)

@@ -4,7 +4,7 @@ Law 1: sending never blocks, never drops silently and never raises. What a peer 
        bytes; a peer that stops reading is cut off, and `lost()` returns it. So is the one that has read least when all
        of them together have too much to read.
 Law 2: a peer is a connection that has sent a message, named by bytes that are chosen here. The name says nothing about
-       who it is. `lost()` names peers only: a connection that never said anything is nobody's loss.
+       who it is. `lost()` names peers only: a connection that never sent a message is not reported.
 Law 3: no other machine can reach it: here connections are neither encrypted nor identified.
 Law 4: a connection that says nothing, or nothing in this protocol, is closed.
 """
@@ -24,7 +24,7 @@ from typing import Any
 from gt.errors import StartError
 from gt.transport.addresses import host_and_port, is_loopback, pid_of
 from gt.transport.channel import Patience
-from gt.transport.frames import SendBuffer, Stream
+from gt.transport.frames import FrameReader, SendBuffer
 from gt.transport.messages import BadMessage, Buffer
 from gt.transport.plain import prepare
 
@@ -44,13 +44,13 @@ class _Connection:
     def __init__(self, name: bytes, sock: socket.socket) -> None:
         self.name = name
         self.socket = sock
-        self.stream = Stream()
+        self.stream = FrameReader()
         self.out = SendBuffer(sock)
         self.pid = pid_of(sock)
         self.since_s = time.monotonic()
         self.spoke = False  #: A whole message has come.
         self.closing_s = 0.0  #: Not 0: cut off, nothing more is read. It is closed then at the latest.
-        self.ended = False  #: It was cut off, and everything was sent: it knows.
+        self.ended = False  #: It was cut off, everything was sent, and it has been told.
 
 
 class PlainRouter:
@@ -67,7 +67,7 @@ class PlainRouter:
         self._watched: set[int] = set()
         self._patience = Patience()
         self._silent: deque[_Connection] = deque()  #: New ones, the oldest first.
-        self._deaf = False  #: The process has no room for new connections just now.
+        self._deaf = False  #: This process has no descriptor left for new connections.
         self._path = address.removeprefix("ipc://") if address.startswith("ipc://") else ""
         self._listener = _listen_here(self._path, address) if address.startswith("ipc://") else _listen_tcp(address)
         #: Where peers connect to.
@@ -90,7 +90,7 @@ class PlainRouter:
             until_s = time.perf_counter() + min(spin_s, timeout_s)
             while not (found := self._take_in(0.0)) and time.perf_counter() < until_s:
                 os.sched_yield()  # processes that have work go first
-            # If others needed this CPU, sleeping is better: who is woken goes first, who has yielded goes last.
+            # If others needed this CPU, sleep: the system runs a woken process first, one that yielded last.
             patience.looked(found and time.perf_counter() < until_s)
         if not found:
             self._take_in(max(0.0, timeout_s))
@@ -125,7 +125,7 @@ class PlainRouter:
             if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self._deaf = True  # until `lost` is called: else the loop would ask again and again
                 self._epoll.unregister(self._listener)
-            return  # else it is gone again
+            return  # other errors: the connection has ended already
         prepare(sock)
         self._count += 1
         peer = _Connection(b"\0" + self._count.to_bytes(8, "big"), sock)
@@ -153,8 +153,8 @@ class PlainRouter:
             self._drop(peer)
 
     def pid(self, peer: bytes, said: int = 0) -> int:
-        """The process that made this connection, from the system; 0 if that is not known. Over TCP it has to be `said`
-        once which one it is."""
+        """The id of the process that made this connection, from the system; 0 if it is not known. Over TCP the process
+        must have sent its id (`said`) once."""
         found = self._by_name.get(peer)
         if found is None:
             return 0
@@ -163,7 +163,7 @@ class PlainRouter:
         return found.pid
 
     def user(self, peer: bytes) -> None:
-        """See Router. Here no keys are needed: who is on this machine, and may open the socket, can connect."""
+        """See Router. Here no keys are needed: every process of this machine that may open the socket can connect."""
         return None
 
     def send(self, peer: bytes, frames: list[Any]) -> None:

@@ -15,7 +15,7 @@ PyTree = Any
 Leaf = Callable[[Any], bool] | None
 
 
-class Kind(NamedTuple):
+class ContainerType(NamedTuple):
     """How a type is taken apart, into children and the rest, and put together again."""
 
     flatten: Callable[[Any], tuple[list[Any], Any]]
@@ -36,11 +36,13 @@ class TreeSpec(NamedTuple):
 
 
 LEAF = TreeSpec(None, None, ())
-_KINDS: dict[type, Kind] = {
-    tuple: Kind(lambda x: (list(x), None), lambda children, _: tuple(children)),
-    list: Kind(lambda x: (list(x), None), lambda children, _: list(children)),
-    dict: Kind(lambda x: (list(x.values()), tuple(x)), lambda children, keys: dict(zip(keys, children, strict=True))),
-    OrderedDict: Kind(
+_KINDS: dict[type, ContainerType] = {
+    tuple: ContainerType(lambda x: (list(x), None), lambda children, _: tuple(children)),
+    list: ContainerType(lambda x: (list(x), None), lambda children, _: list(children)),
+    dict: ContainerType(
+        lambda x: (list(x.values()), tuple(x)), lambda children, keys: dict(zip(keys, children, strict=True))
+    ),
+    OrderedDict: ContainerType(
         lambda x: (list(x.values()), tuple(x)), lambda children, keys: OrderedDict(zip(keys, children, strict=True))
     ),
 }
@@ -48,15 +50,15 @@ _KINDS: dict[type, Kind] = {
 
 def register_pytree_node(cls: type, flatten_fn: Any, unflatten_fn: Any, **more: Any) -> None:
     """Make a type a node: flatten_fn(x) returns children and context, unflatten_fn(children, context) builds it."""
-    _KINDS[cls] = Kind(flatten_fn, unflatten_fn)
+    _KINDS[cls] = ContainerType(flatten_fn, unflatten_fn)
 
 
 _register_pytree_node = register_pytree_node
 
 
-def _kind(x: Any) -> Kind | None:
+def _kind(x: Any) -> ContainerType | None:
     if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return Kind(lambda t: (list(t), type(t)), lambda children, made: made(*children))
+        return ContainerType(lambda t: (list(t), type(t)), lambda children, made: made(*children))
     return _KINDS.get(type(x))
 
 

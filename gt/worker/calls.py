@@ -63,7 +63,7 @@ class Desk:
         self._called = Event()
 
     def leave(self, long: bool) -> None:
-        """The runner, who has it, is about to compute something that takes long, or not."""
+        """Called by the runner, which has the desk: whether it is about to compute something long."""
         if self.shared:
             self.left, self.long = True, long
             if long:
@@ -92,7 +92,7 @@ class Desk:
 
 
 class Calls:
-    """The calls of all sessions; used by who has the desk. `lock` guards the stores."""
+    """The calls of all sessions; used by the thread that has the desk. `lock` guards the stores."""
 
     def __init__(
         self, engine: Engine, config: Config, lock: Lock, desk: Desk, log: Callable[[str], None], spilling: Spilling
@@ -383,7 +383,7 @@ class Calls:
         self.run_us += run_us
         known.hits += 1
         known.run_us += run_us
-        # The host sees late that a call is done, and the next one seems to be shorter by that: the device knows better.
+        # The host sees late that a call is done, and takes the next one for shorter: the device's clock is right.
         device_us = run_us if running.began is None else self.engine.between_us(running.began, running.mark)
         self.tiers.note(known, running.tier, run_us, running.issue_us, device_us)
         if self.trace is not None:

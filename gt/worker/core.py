@@ -35,7 +35,7 @@ from gt.worker.run.collectives import Groups, Network
 from gt.worker.run.copies import Copies
 from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known, Programs
-from gt.worker.session import Work, WorkerSession
+from gt.worker.session import QueuedWork, WorkerSession
 from gt.worker.spilling import Spilling, outside_of
 from gt.worker.stats import stats_of
 from gt.worker.together import Together
@@ -62,18 +62,18 @@ class WorkerCore:
         self.desk = Desk(engine.beside and not engine.deferred)
         self.spilling = Spilling(engine, outside_of(engine, config), self._lock)
         self._calls = Calls(engine, config, self._lock, self.desk, log, self.spilling)
-        self._urgent: deque[Work] = deque()  #: Goes before the queue.
+        self._urgent: deque[QueuedWork] = deque()  #: Goes before the queue.
         self.fetches = Fetches(engine, self._calls, self._lock, self._urgent)
-        self._short: deque[Work] = deque()  #: Also goes before the queue: see law 5.
-        self._queue: deque[Work] = deque()
+        self._short: deque[QueuedWork] = deque()  #: Also goes before the queue: see law 5.
+        self._queue: deque[QueuedWork] = deque()
         put = partial(self._enqueue, short=True)
         self.uploads = Uploads(engine, config, self._calls, self.spilling, self._lock, put)
         self._behind: dict[int, WorkerSession] = {}  #: Sessions with work that waits for a call to be done.
         self._told: Out = []  #: Outcomes that are sent with the next value; see `_with_values`.
-        self._running: list[Work | None] = [None, None]  #: The runner's, and what is done beside that.
+        self._running: list[QueuedWork | None] = [None, None]  #: What the runner does, and what is done beside it.
         self._groups = Groups(network)
         self._shared: set[bytes] = set()  #: Programs that several workers run together,
-        self._order: deque[Work] = deque()  #: their calls, in the order in which they came,
+        self._order: deque[QueuedWork] = deque()  #: their calls, in the order in which they came,
         self._together: Together | None = None  #: and the one that has begun: the first of them.
         self._needed: set[bytes] = set()  #: Programs that were asked for.
         self._preparing = Preparing(self.programs, self._calls.tiers, self._lock)
@@ -99,18 +99,18 @@ class WorkerCore:
         with self._lock:
             match message:
                 case msg.Call():
-                    work = Work(self._session(message.session), message)
+                    work = QueuedWork(self._session(message.session), message)
                     self._enqueue(work, message.beside)
                     if message.program in self._shared:
                         self._give_turn(work)
                 case msg.Free():
-                    self._enqueue(Work(self._session(message.session), message), short=True)
+                    self._enqueue(QueuedWork(self._session(message.session), message), short=True)
                 case msg.Spill() | msg.Return():
-                    self._enqueue(Work(self._session(message.session), message), short=False)
+                    self._enqueue(QueuedWork(self._session(message.session), message), short=False)
                 case msg.Fetch():
                     self._place_fetch(message)
                 case msg.Copy():
-                    work = Work(self._session(message.source), message)
+                    work = QueuedWork(self._session(message.source), message)
                     work.target = self._session(message.session)
                     self._enqueue(work, short=False)
                 case msg.Rename():
@@ -118,13 +118,13 @@ class WorkerCore:
                 case msg.ChunkAck():
                     going, pieces = self.fetches.send_more(self.sessions.get(message.session), message)
                 case msg.Prepare():
-                    self._urgent.append(Work(None, message))
+                    self._urgent.append(QueuedWork(None, message))
                 case msg.Define():
-                    self._urgent.append(Work(None, message))
+                    self._urgent.append(QueuedWork(None, message))
                     if message.program.workers:
                         self._shared.add(message.program.hash())
                 case msg.Forget():
-                    self._queue.append(Work(None, message))
+                    self._queue.append(QueuedWork(None, message))
                     self._shared.discard(message.program)
                 case msg.Cancel():
                     self.fetches.cancel(self.sessions.get(message.session), message)
@@ -147,8 +147,8 @@ class WorkerCore:
         return out
 
     def copy(self, wait: bool = False) -> Out | None:
-        """Copy the next chunk of an upload out of shared memory; returns what to answer. None: there is none. In a
-        thread of its own."""
+        """Copy the next chunk of an upload out of shared memory; returns what to answer; None: no chunk. In a thread
+        of its own."""
         out = self.uploads.copy(wait)
         self.ring()
         return out
@@ -209,7 +209,7 @@ class WorkerCore:
             return True
         return self._bell.acquire(timeout=timeout_s)
 
-    def _enqueue(self, work: Work, short: bool) -> None:
+    def _enqueue(self, work: QueuedWork, short: bool) -> None:
         session = work.session
         assert session is not None
         if session.short or (short and not session.queued):
@@ -253,10 +253,10 @@ class WorkerCore:
                 entries.pop(id, None)
         session.replays.clear()
 
-    def _maker(self, session: WorkerSession, id: int) -> Work | None:
+    def _maker(self, session: WorkerSession, id: int) -> QueuedWork | None:
         """The work that will make this value. How many results a call has is only known with its program:
         for lack of a better one, the last call of an unknown program that may make it is taken."""
-        guess: Work | None = None
+        guess: QueuedWork | None = None
         running = [work for work in self._running if work is not None]
         if self._together is not None:
             running.append(self._together.work)
@@ -353,8 +353,8 @@ class WorkerCore:
         return out
 
     def _with_values(self, out: Out | None) -> Out | None:
-        """What to send now. If all calls of a session are done, and the device copies a small value for it next, their
-        outcomes are sent with that: two messages would wake everybody on the way twice."""
+        """What to send now. If all calls of a session are done, and the device is copying a small value of it to the
+        host, their outcomes are sent with that value: two messages would wake every process on the way twice."""
         if not self.engine.deferred or not (out or self._told):
             return out
         self._told += out or ()
@@ -378,22 +378,22 @@ class WorkerCore:
         self._serve_fetches(together.work, out)
         return True
 
-    def _give_turn(self, work: Work) -> None:
+    def _give_turn(self, work: QueuedWork) -> None:
         work.together = True
         self._order.append(work)
 
-    def _end_turn(self, work: Work) -> None:
+    def _end_turn(self, work: QueuedWork) -> None:
         if self._order and self._order[0] is work:
             self._order.popleft()
 
-    def _may_begin(self, work: Work) -> bool:
+    def _may_begin(self, work: QueuedWork) -> bool:
         """Whether it is this work's turn: within its session, and among the calls that several workers run."""
         s = work.session
         if s is not None and (s.flagged is not None or s.paused or s.computing or len(s.flying) >= IN_FLIGHT):
             return False  # it waits for the outcome of a call, or the device has enough to do
         return not work.together or self._order[0] is work
 
-    def _serve_fetches(self, work: Work, out: Out) -> None:
+    def _serve_fetches(self, work: QueuedWork, out: Out) -> None:
         """Serve the fetches of what this work has made, at once: their answers are sent with the call's."""
         with self._lock:
             fetches, work.fetches = work.fetches, []
@@ -405,7 +405,7 @@ class WorkerCore:
                     continue
                 self.fetches.serve(fetch, fetch.session, fetch.message, out)
 
-    def _put_behind(self, work: Work) -> None:
+    def _put_behind(self, work: QueuedWork) -> None:
         """Queue work of a session that has to wait: for the device, or for other workers."""
         session = work.session
         assert session is not None
@@ -413,7 +413,7 @@ class WorkerCore:
         session.behind.appendleft(work) if isinstance(work.message, msg.Fetch) else session.behind.append(work)
         self._behind[session.number] = session
 
-    def _hold(self, session: WorkerSession, work: Work) -> None:
+    def _hold(self, session: WorkerSession, work: QueuedWork) -> None:
         """Keep a call until the text of its program comes, and all later work of its session, but no fetch: that waits
         for what is under way."""
         assert isinstance(work.message, msg.Call)
@@ -424,7 +424,7 @@ class WorkerCore:
         if not session.behind:
             self._behind.pop(session.number, None)
 
-    def _first_behind(self) -> Work | None:
+    def _first_behind(self) -> QueuedWork | None:
         """Work of a session that had to wait and need not any more."""
         for session in self._behind.values():
             if self._may_begin(session.behind[0]):
@@ -435,7 +435,7 @@ class WorkerCore:
                 return work
         return None
 
-    def _next(self, beside: bool) -> Work | None:
+    def _next(self, beside: bool) -> QueuedWork | None:
         if not beside and self._behind and (waited := self._first_behind()) is not None:
             return waited
         while self._urgent or self._short or (self._queue and (not beside or self._is_stalled)):
@@ -466,7 +466,7 @@ class WorkerCore:
                 return work
         return None
 
-    def _is_short(self, work: Work) -> bool:
+    def _is_short(self, work: QueuedWork) -> bool:
         """Whether this work, of the queue for short work, need not go to the other one."""
         if not isinstance(work.message, msg.Call):
             return True
@@ -475,12 +475,12 @@ class WorkerCore:
             return False
         return work.message.beside and not work.together
 
-    def _would_disturb(self, work: Work) -> bool:
+    def _would_disturb(self, work: QueuedWork) -> bool:
         """Whether a call must not run beside the one that the runner has begun."""
         known = self.programs.peek(work.message.program) if isinstance(work.message, msg.Call) else None
         return known is not None and self._calls.would_disturb(known)
 
-    def _do_call(self, work: Work, session: WorkerSession, call: msg.Call, out: Out, beside: bool) -> bool:
+    def _do_call(self, work: QueuedWork, session: WorkerSession, call: msg.Call, out: Out, beside: bool) -> bool:
         """Run a call; True if it has not ended: its program is missing, or other workers are waited for."""
         with self._lock:
             if call.frees:
@@ -510,7 +510,7 @@ class WorkerCore:
             out.append((msg.CallFailed(call.session, call.seq, call.seq, call.refused), None))
         return False
 
-    def _do_copy(self, work: Work, session: WorkerSession, copy: msg.Copy, out: Out) -> None:
+    def _do_copy(self, work: QueuedWork, session: WorkerSession, copy: msg.Copy, out: Out) -> None:
         """Copy some of a session's tensors for another session; the rest has its turn after what others want."""
         target = work.target
         assert target is not None
@@ -546,7 +546,7 @@ class WorkerCore:
             else:  # a client may ask for more than those before
                 before.compile = max(before.compile, define.compile)
             self._needed.discard(known.hash)
-            freed: list[Work] = []
+            freed: list[QueuedWork] = []
             for session in self.sessions.values():
                 if session.waits_for == known.hash:
                     session.waits_for = b""

@@ -15,7 +15,7 @@ from gt.transport.shared import LARGE, SLOTS, SMALL
 from gt.worker.calls import Calls, Out
 from gt.worker.run.engine import Coming, Engine
 from gt.worker.run.store import Entry
-from gt.worker.session import Work, WorkerSession
+from gt.worker.session import QueuedWork, WorkerSession
 from gt.worker.transfers import Outgoing, Pieces
 
 SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond which further fetches wait.
@@ -24,13 +24,14 @@ SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond whi
 class Fetches:
     """The fetches of all sessions. `urgent` gets those whose turn has come; `lock` guards it and the sessions."""
 
-    def __init__(self, engine: Engine, calls: Calls, lock: Lock, urgent: deque[Work]) -> None:
+    def __init__(self, engine: Engine, calls: Calls, lock: Lock, urgent: deque[QueuedWork]) -> None:
         self.engine = engine
         self._calls = calls
         self._lock = lock
         self._urgent = urgent
         self.sent_nbytes = 0  #: Bytes of the values that were answered with.
-        self._coming: deque[tuple[Work, WorkerSession, Entry, Coming]] = deque()  #: Those on their way from the device.
+        #: Those on their way from the device.
+        self._coming: deque[tuple[QueuedWork, WorkerSession, Entry, Coming]] = deque()
 
     def __len__(self) -> int:
         """How many are on their way from the device."""
@@ -38,9 +39,9 @@ class Fetches:
 
     # --- the reader's side: the caller has the lock --------------------------------------------------------
 
-    def take_in(self, session: WorkerSession, fetch: Fetch) -> Work:
+    def take_in(self, session: WorkerSession, fetch: Fetch) -> QueuedWork:
         """The work of a fetch that has come, with the memory that was lent for its answer."""
-        work = session.fetches[fetch.request] = Work(session, fetch)
+        work = session.fetches[fetch.request] = QueuedWork(session, fetch)
         ring = session.ring
         if fetch.slots and ring is not None and ring.number == fetch.ring:
             if all(0 <= s < SLOTS for s in fetch.slots):
@@ -72,7 +73,7 @@ class Fetches:
 
     # --- the runner's side ---------------------------------------------------------------------------------
 
-    def serve(self, work: Work, session: WorkerSession, fetch: Fetch, out: Out) -> None:
+    def serve(self, work: QueuedWork, session: WorkerSession, fetch: Fetch, out: Out) -> None:
         """Send a value, or start copying it from the device first."""
         failure: Failure | None = None
         data = memoryview(b"")
@@ -122,7 +123,7 @@ class Fetches:
 
     def _answer(
         self,
-        work: Work,
+        work: QueuedWork,
         session: WorkerSession,
         entry: Entry | None,
         data: memoryview,
@@ -151,7 +152,7 @@ class Fetches:
             out.extend(going.fill(pieces))
 
     def _answer_whole(
-        self, work: Work, session: WorkerSession, fetch: Fetch, entry: Entry, data: memoryview, out: Out
+        self, work: QueuedWork, session: WorkerSession, fetch: Fetch, entry: Entry, data: memoryview, out: Out
     ) -> None:
         """All of it in one chunk, as most are. The caller has the lock."""
         # What is in a mailbox is seen at once, even before a failure that was sent earlier. Then it must not be there.

@@ -182,7 +182,7 @@ class Runner(threading.Thread):
                 if for_s and not core.uploads.copying:
                     until_s = time.perf_counter() + for_s
                     found = self._look(commands, until_s)
-                    # If others needed this CPU, sleeping is better: who is woken goes first, who has yielded goes last.
+                    # If others needed this CPU, sleep: the system runs a woken process first, one that yielded last.
                     patience.looked(found and time.perf_counter() < until_s)
                     if found:
                         return True

@@ -17,12 +17,12 @@ from gt.worker.transfers import Arrived, Incoming, Outgoing
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class QueuedWork:
     """Something that waits for its turn."""
 
     session: WorkerSession | None  #: None: it belongs to no session (a program's text).
     message: Message | Arrived
-    fetches: list[Work] = field(default_factory=list)  #: Fetches of what this makes, to be served right after it.
+    fetches: list[QueuedWork] = field(default_factory=list)  #: Fetches of what this makes, to be served right after it.
     entry: Entry | None = None  #: Of a fetch that had to wait: what it will send.
     together: bool = False  #: A call that several workers run together.
     ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer,
@@ -61,7 +61,7 @@ class WorkerSession:
         self.closed = False  #: Work that finds this set is dropped.
         self.store = Store()
         self.waits_for = b""  #: The program whose text was asked for; all work is held until it comes.
-        self.held: deque[Work] = deque()
+        self.held: deque[QueuedWork] = deque()
         self.flagged: Running | None = None  #: A call in flight whose outcome is on the device.
         self.paused = False  #: A call has begun and waits for other workers.
         self.computing = False  #: A call is being computed, and the runner has left the desk for it.
@@ -70,7 +70,7 @@ class WorkerSession:
         self.flying: deque[Running] = deque()  #: Calls on the device, oldest first.
         self.cpu_ns = 0  #: For so long the runner's thread had a core for its calls.
         self.last_done_ns = 0  #: When the latest of them was done.
-        self.behind: deque[Work] = deque()  #: Work that waits for one of them.
+        self.behind: deque[QueuedWork] = deque()  #: Work that waits for one of them.
         self.captures: dict[bytes, CaptureForm] = {}  #: Its graphs on a device, by program; see engines/captures.py.
         self.replays: dict[bytes, Replay] = {}  #: What their next calls should find, by program; see replays.py.
         self.failed = 0  #: The latest call that failed,
@@ -79,11 +79,11 @@ class WorkerSession:
         self.keep_out: set[int] = set()  #: Uploads that are to stay outside when they have arrived.
         self.ring: Ring | None = None  #: Memory shared with the client, if there is any.
         self.uploads: dict[int, Incoming] = {}  #: By id; chunks of others are ignored.
-        self.upload_fetches: dict[int, list[Work]] = {}  #: Fetches of what is still being uploaded.
-        self.fetches: dict[int, Work] = {}  #: By request, until answered. A cancelled one is not in here.
+        self.upload_fetches: dict[int, list[QueuedWork]] = {}  #: Fetches of what is still being uploaded.
+        self.fetches: dict[int, QueuedWork] = {}  #: By request, until answered. A cancelled one is not in here.
         self.sending: dict[int, Outgoing] = {}  #: By request; those with chunks left to send.
         self.answering = 0  #: Small fetches whose values are on their way from the device.
-        self.backlog: deque[Work] = deque()  #: Fetches that wait until others have been sent.
+        self.backlog: deque[QueuedWork] = deque()  #: Fetches that wait until others have been sent.
 
     def close(self) -> None:
         """Drop everything."""

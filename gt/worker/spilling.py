@@ -2,8 +2,8 @@
 
 Law 1: the runner notes what is to move, behind all earlier work of the session, and gives room on the device. A thread
        of its own copies (`work`): other sessions go on meanwhile.
-Law 2: an entry of the store has an array, or its bytes outside (`Entry.away`). While they are copied out it has its
-       array and is marked as LEAVING; a call that uses it meanwhile takes the mark away, and it stays.
+Law 2: an entry of the store has an array, or its bytes outside (`Entry.away`). While they are copied out it
+       has its array and is marked as LEAVING; a call that uses it meanwhile takes the mark away, and it stays.
 Law 3: what cannot leave stays, and is told. What cannot be read back is lost, and says why.
 Law 4: with the tensors of a session its graphs go: they refer to the arrays, and their memory is wanted too.
 
@@ -38,7 +38,7 @@ Out = list[tuple[Message, Buffer | None]]
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """What one message moves; of an upload that has to stay outside there is no message."""
+    """What one message moves, or an upload that has to stay outside, for which there is no message."""
 
     session: WorkerSession
     message: Spill | Return | None

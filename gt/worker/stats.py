@@ -17,7 +17,7 @@ from gt.worker.uploads import Uploads
 
 
 class Core(Protocol):
-    """The worker, as it is seen from here: core.py."""
+    """What this file uses of the worker: see core.py."""
 
     config: Config
     engine: Engine

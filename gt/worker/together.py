@@ -25,7 +25,7 @@ from gt.worker.calls import Calls, Out, out_of_range, takes_long
 from gt.worker.run.collectives import Collective, Group, Groups, PeerResult, agree, start
 from gt.worker.run.programs import Known
 from gt.worker.run.store import NOTHING, Array
-from gt.worker.session import Running, Work, WorkerSession
+from gt.worker.session import QueuedWork, Running, WorkerSession
 
 STALL_S = 0.25  #: After how long a call that waits for other workers lets all others go on.
 
@@ -34,7 +34,7 @@ class Together:
     """One such call, from its beginning to its end."""
 
     def __init__(
-        self, calls: Calls, groups: Groups, work: Work, session: WorkerSession, call: Call, known: Known
+        self, calls: Calls, groups: Groups, work: QueuedWork, session: WorkerSession, call: Call, known: Known
     ) -> None:
         self.work = work
         self.session = session
@@ -50,7 +50,7 @@ class Together:
 
     @property
     def stalled(self) -> bool:
-        """Whether it has waited for other workers for so long that nobody else should wait with it."""
+        """Whether it has waited for other workers for so long that other sessions should be served meanwhile."""
         since_s = self._waits_s
         return since_s > 0 and time.monotonic() - since_s > STALL_S
 

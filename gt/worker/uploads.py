@@ -20,7 +20,7 @@ from gt.transport.shared import SLOTS, Ring, nbytes_of, open_ring
 from gt.worker.calls import Calls, Out
 from gt.worker.run.engine import Engine
 from gt.worker.run.store import NOTHING
-from gt.worker.session import Work, WorkerSession
+from gt.worker.session import QueuedWork, WorkerSession
 from gt.worker.spilling import Spilling
 from gt.worker.transfers import Arrived, Incoming, below
 
@@ -32,7 +32,7 @@ class Uploads:
 
     def __init__(
         self, engine: Engine, config: Config, calls: Calls, spilling: Spilling, lock: Lock,
-        enqueue: Callable[[Work], None],
+        enqueue: Callable[[QueuedWork], None],
     ) -> None:  # fmt: skip
         self.engine, self.config = engine, config
         self._calls, self._spilling, self._lock, self._enqueue = calls, spilling, lock, enqueue
@@ -59,7 +59,7 @@ class Uploads:
         return self._take(session, chunk, b"" if payload is None else payload)
 
     def copy(self, wait: bool = False) -> Out | None:
-        """Copy the next chunk out of a ring; returns what to answer. None: there is none."""
+        """Copy the next chunk out of a ring; returns what to answer; None if there is no chunk."""
         try:
             session, chunk, ring = self._copies.get(wait)
         except Empty:
@@ -75,7 +75,7 @@ class Uploads:
         if arrived is not None:
             with self._lock:
                 session.uploads.pop(chunk.key, None)
-                work = Work(session, arrived)
+                work = QueuedWork(session, arrived)
                 work.fetches = session.upload_fetches.pop(chunk.key, [])
                 self._enqueue(work)
         return [(ChunkAck(chunk.session, chunk.key, upload=True), None)]

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import gt
-from gt.cli.lanes import Window, svg
+from gt.cli.lanes import Excerpt, svg
 from gt.cli.main import main
 from gt.cli.recorded import Process, Recorded
 from gt.cli.trace import chrome
@@ -76,7 +76,7 @@ def test_the_offset_of_a_clock(asked: int, heard: int, sent: int, came: int, off
 
 
 def test_the_picture_has_lanes_and_a_legend() -> None:
-    drawn = ElementTree.fromstring(svg(recorded(), Window()))
+    drawn = ElementTree.fromstring(svg(recorded(), Excerpt()))
     words = [each.text or "" for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
     for name in ("worker 1 (cpu)", "worker 2 (cpu)", "dispatcher", "session 1 collectives", "waits", "collective"):
         assert name in words
@@ -86,10 +86,10 @@ def test_the_picture_has_lanes_and_a_legend() -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(0.0, 0.0), (5.0, 1.0)])
 def test_a_window_that_is_empty(begin: float, end: float) -> None:
-    with pytest.raises(ArgumentError, match="it must end after it begins"):
-        svg(recorded(), Window(begin, end))
+    with pytest.raises(ArgumentError, match=f"the end must be after the begin, got {begin:g} to {end:g} ms"):
+        svg(recorded(), Excerpt(begin, end))
     with pytest.raises(ArgumentError, match="nothing happened"):
-        svg(Recorded(processes={"dispatcher": Process("dispatcher")}), Window())
+        svg(Recorded(processes={"dispatcher": Process("dispatcher")}), Excerpt())
 
 
 def test_what_others_wrote_cannot_break_the_picture_or_the_file() -> None:
@@ -97,10 +97,10 @@ def test_what_others_wrote_cannot_break_the_picture_or_the_file() -> None:
     odd = Span("lane\x1b\x00", "na<me>&\x1b[2J\n", 2_000, 1_000, -5, -1, b"\xff" * 99, 7, b"odd steps")
     found.take(Spans(1, "session 9 evil\x1b[2J\n", (odd, Span("", "", -(1 << 62), 1 << 62)), True, offset_ns=-7))
     found.take(Spans(1, "worker x", (odd,), True))
-    text = json.dumps(chrome(found)) + svg(found, Window(0.0, 1e6))
+    text = json.dumps(chrome(found)) + svg(found, Excerpt(0.0, 1e6))
     assert "\\u001b" not in text
     assert "\x1b" not in text
-    ElementTree.fromstring(svg(found, Window()))
+    ElementTree.fromstring(svg(found, Excerpt()))
 
 
 def test_a_recording_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

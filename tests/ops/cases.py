@@ -13,7 +13,7 @@ import pytest
 from gt import dtypes
 from gt.ops import TABLE, Op
 from gt.ops.evaluate import apply, expand, run
-from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.ops.trace import OpTrace, Symbol, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec, as_tuple, spec
 from gt.worker.engines.numpy import NumpyEngine
 
@@ -100,7 +100,7 @@ def wide(a: Any) -> np.ndarray:
 # -- gradients of traces ---------------------------------------------------------------------
 
 
-def backward(trace: Trace, outputs: Sequence[tuple[Symbol, Any]], wanted: Sequence[Symbol]) -> list[Any]:
+def backward(trace: OpTrace, outputs: Sequence[tuple[Symbol, Any]], wanted: Sequence[Symbol]) -> list[Any]:
     """The gradients of `wanted`, given those of some outputs; written down in the same trace."""
     made = {number: i for i, (_, _, _, numbers) in enumerate(trace.code) for number in numbers}
     known: dict[int, Any] = {}
@@ -146,7 +146,7 @@ def fit(d: Any, s: Spec) -> Any:
     return d
 
 
-class Spelled(Trace):
+class Spelled(OpTrace):
     """Writes compositions without a gradient of their own in their parts, as the client does."""
 
     def add(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
@@ -231,7 +231,7 @@ class Written:
 Step = tuple[Callable[..., Any], Sequence[Any], Sequence[int]]
 
 
-def ready(trace: Trace, wanted: Sequence[Symbol]) -> list[Step]:
+def ready(trace: OpTrace, wanted: Sequence[Symbol]) -> list[Step]:
     """What the wanted values need of a trace, with numpy's kernels: to be run thousands of times."""
     steps: list[Step] = []
     needed = {s.number for s in wanted}

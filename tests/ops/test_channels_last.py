@@ -1,4 +1,4 @@
-"""The orders in which pictures lie in torch's memory: chosen where it pays, kept by what follows, and never seen in
+"""The memory formats of pictures in torch: chosen where it pays, kept by what follows, and never seen in
 the numbers."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def made(*shape: int, order: Any = FIRST, dtype: Any = torch.float32) -> Any:
     return x.to(dtype).contiguous(memory_format=order)
 
 
-def lies(x: Any, order: Any) -> bool:
+def has_order(x: Any, order: Any) -> bool:
     """In this order, and not in the other."""
     return x.is_contiguous(memory_format=order) and not x.is_contiguous(memory_format=FIRST if order is LAST else LAST)
 
@@ -63,22 +63,22 @@ def test_thin_convolutions_put_channels_last_and_large_weights_first(case: Any, 
     attrs = {**CONV, "padding": (kernel // 2,) * 2}
     x, w = made(4, channels, size, size, order=order), made(outputs, channels, kernel, kernel)
     y = run("conv", x, w, **attrs)
-    assert lies(y, wanted or order)
+    assert has_order(y, wanted or order)
     g = made(*y.shape, order=order)
-    assert channels == 1 or lies(run("conv_dx", g, w, sizes=(size, size), **attrs), wanted or order)
+    assert channels == 1 or has_order(run("conv_dx", g, w, sizes=(size, size), **attrs), wanted or order)
     assert run("conv_dw", g, x, kernel=(kernel, kernel), **attrs).is_contiguous()  # as the optimizer wants it
 
 
 def test_depthwise_convolutions_are_thin() -> None:
     x, w = made(2, 32, 9, 9), made(32, 1, 3, 3)
     y = run("conv", x, w, **{**CONV, "groups": 32})
-    assert lies(y, LAST)
+    assert has_order(y, LAST)
     torch.testing.assert_close(y, torch.nn.functional.conv2d(x, w, padding=1, groups=32), rtol=1e-5, atol=1e-4)
 
 
 def test_exact_types_are_left_alone() -> None:
     x, w = made(4, 3, 9, 9, dtype=torch.float64), made(8, 3, 3, 3, dtype=torch.float64)
-    assert lies(run("conv", x, w, **CONV), FIRST)
+    assert has_order(run("conv", x, w, **CONV), FIRST)
 
 
 @pytest.mark.parametrize("order", [FIRST, LAST])
@@ -91,19 +91,19 @@ def test_pools_and_norms_leave_the_order(order: Any) -> None:
     normed, *stats = run("batch_norm", x, w, b, running=False, eps=1e-5)
     dx, *_ = run("batch_norm_d", x, x, *stats, w, eps=1e-5)
     for result in (y, positions, mean, grouped, normed, dx):
-        assert lies(result, order)
+        assert has_order(result, order)
     # A gradient may come in the other order: that of the input counts, where it is known.
     for g in (made(2, 32, 3, 3), made(2, 32, 3, 3, order=LAST)):
         back = run("max_pool_dx", g, positions, sizes=(6, 6), dilation=(1, 1), **POOL)
-        assert lies(back, order)
+        assert has_order(back, order)
         torch.testing.assert_close(back.sum(), g.sum())
         plain = run("max_pool_dx", g.contiguous(), positions.contiguous(), sizes=(6, 6), dilation=(1, 1), **POOL)
         torch.testing.assert_close(back, plain)
-        assert lies(run("avg_pool_dx", g, sizes=(6, 6), include_pad=True, divisor=None, **POOL), channels_of(g))
+        assert has_order(run("avg_pool_dx", g, sizes=(6, 6), include_pad=True, divisor=None, **POOL), channels_of(g))
 
 
 def channels_of(x: Any) -> Any:
-    return LAST if lies(x, LAST) else FIRST
+    return LAST if has_order(x, LAST) else FIRST
 
 
 @pytest.mark.parametrize("groups", [2, 8])  # of 16 channels, which may come last, and of 4
@@ -112,7 +112,7 @@ def channels_of(x: Any) -> Any:
 def test_group_norm_and_its_gradient_are_torchs_in_any_order(groups: int, order: Any, g_order: Any) -> None:
     x, g, w = made(2, 32, 5, 5, order=order), made(2, 32, 5, 5, order=g_order), torch.randn(32)
     y, mean, rstd = run("group_norm", x, w, torch.zeros(32), groups=groups, eps=1e-5)
-    assert lies(y, order if groups == 2 else FIRST)
+    assert has_order(y, order if groups == 2 else FIRST)
     dx, dw, db = run("group_norm_d", g, x, mean, rstd, w, groups=groups)
     x2, w2, b2 = x.double().requires_grad_(), w.double().requires_grad_(), torch.zeros(32).double().requires_grad_()
     y2 = torch.nn.functional.group_norm(x2, groups, w2, b2, 1e-5)

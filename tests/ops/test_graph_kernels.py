@@ -22,7 +22,7 @@ from gt.ops import TABLE, Op
 from gt.ops.evaluate import apply, expand
 from gt.ops.families import bits
 from gt.ops.families.slice import Cut
-from gt.ops.record import Prepared
+from gt.ops.record import PreparedKernel
 from gt.ops.trace import Symbol, scalar_kind
 from gt.program import SCALARS, Spec, as_tuple, spec
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
@@ -79,7 +79,7 @@ class Graph:
                 given = [env[a.number] if isinstance(a, Symbol) else a for a in inner]
                 env.update(zip(made, self.emit(part, given, part_attrs), strict=True))
             return [env[r.number] for r in results]
-        if isinstance(kernel, Prepared):
+        if isinstance(kernel, PreparedKernel):
             assert not literal
             first = len(self.numbers)
             for j in range(len(kernel.kinds)):
@@ -138,7 +138,7 @@ class Passed(NamedTuple):
     number: int
 
 
-def _prepared(kernel: Prepared, numbers: list[Any], j: int) -> Callable[[Sequence[Any]], Any]:
+def _prepared(kernel: PreparedKernel, numbers: list[Any], j: int) -> Callable[[Sequence[Any]], Any]:
     return lambda scalars: kernel.numbers(*[scalars[n.k] if isinstance(n, Scalar) else n for n in numbers])[j]
 
 
@@ -309,12 +309,12 @@ def test_the_host_refuses_wrong_numbers() -> None:
     x = spec((4,), dtypes.float32)
     attrs = {"dims": (0,), "lengths": (2,), "steps": (1,), "drop": ()}
     kernel = graph_kernel(ENGINE, TABLE["slice"], attrs, [x, SCALARS["i"]])
-    assert isinstance(kernel, Prepared)
+    assert isinstance(kernel, PreparedKernel)
     assert kernel.numbers(2) == (2,)
     with pytest.raises(IndexOutOfRange, match="slice: 2 elements from 3 exceed dimension 0 of size 4"):
         kernel.numbers(3)
     kernel = graph_kernel(ENGINE, TABLE["randint"], {"shape": (2,), "dtype": "int64"}, [SCALARS["i"]] * 3)
-    assert isinstance(kernel, Prepared)
+    assert isinstance(kernel, PreparedKernel)
     with pytest.raises(ArgumentError, match="low must be < high, got 5 and 5"):
         kernel.numbers(1, 5, 5)
 
@@ -323,7 +323,7 @@ def test_the_host_refuses_wrong_numbers() -> None:
 def test_a_step_of_zero_is_no_error_of_the_host(name: str) -> None:
     p = spec((2,), dtypes.float32)
     kernel = graph_kernel(ENGINE, TABLE[name], {}, [p] * 4 + [SCALARS["f"]] * 5 + [SCALARS["i"]])
-    assert isinstance(kernel, Prepared)
+    assert isinstance(kernel, PreparedKernel)
     assert len(kernel.numbers(0.1, 0.9, 0.99, 1e-8, 0.0, 0)) == len(kernel.kinds)
 
 

@@ -14,7 +14,7 @@ from gt import dtypes
 from gt.errors import DTypeError, IndexOutOfRange
 from gt.ops import TABLE, Op
 from gt.ops.evaluate import apply, expand, run
-from gt.ops.trace import Trace
+from gt.ops.trace import OpTrace
 from gt.program import as_tuple, spec
 from gt.worker.run.origins import end_of, kept_operands
 from tests.ops.cases import (
@@ -159,7 +159,7 @@ def _agree(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -> None:
 
 @ops()
 def test_torch_kernels_leave_their_operands_alone(op: Op, engine: Any) -> None:
-    """Also operands that do not lie in order. And what is no view is new memory."""
+    """Also operands that are not contiguous. And what is no view is new memory."""
     for i, (args, attrs) in enumerate(samples(op)):
         with trying(f"sample {i}"):
             specs = specs_of(args)
@@ -378,7 +378,7 @@ READS = {
 def test_gradients_read_little(name: str) -> None:
     op = TABLE[name]
     args, attrs = samples(op)[0]
-    trace = Trace()
+    trace = OpTrace()
     symbols = [trace.symbol(s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs_of(args), strict=True)]
     ys = tuple(trace.symbol(s) for s in as_tuple(op.infer(*specs_of(args), **attrs)))
     gs = tuple(trace.symbol(y.spec) for y in ys)
@@ -389,7 +389,7 @@ def test_gradients_read_little(name: str) -> None:
 
 
 def test_a_number_needs_no_saved_tensor() -> None:
-    trace = Trace()
+    trace = OpTrace()
     x, y, g = (trace.symbol(spec((2,), dtypes.float32)) for _ in range(3))
     TABLE["mul"].vjp[0](g, y, x, 3.0)  # type: ignore[index]
     assert trace.reads() == {g.number}
@@ -410,7 +410,7 @@ def _put_and_read(op: Op, args: Any, attrs: Any) -> None:
     rng = np.random.default_rng(3)
     pieces = apply(op, args, specs, attrs, NUMPY.kernel)
     for k, piece in enumerate(pieces):
-        trace = Trace()
+        trace = OpTrace()
         base, new = trace.symbol(specs[0]), trace.symbol(spec(piece.shape, dtypes.dtype(piece.dtype)))
         assert op.put is not None
         indices = [a for a in args[1:] if isinstance(a, np.ndarray)]

@@ -22,7 +22,7 @@ import gt
 from gt import config
 from gt.dispatcher import events as ev
 from gt.transport import messages as msg
-from gt.transport.frames import Stream, head_of
+from gt.transport.frames import FrameReader, head_of
 from tests.sim.cluster import Cluster, using
 
 from .hostile import Frames, Liar
@@ -54,7 +54,7 @@ class Siege:
         self.liars: dict[bytes, Liar] = {}
         self.corpus: list[Frames] = []
         self.next_peer = 0
-        self.stream = Stream()
+        self.stream = FrameReader()
 
     def check_user(self) -> None:
         """The user's results are right, and its tensors are its own. To be called as the user."""
@@ -168,7 +168,7 @@ class Siege:
         if self.rng.random() < 0.3:
             at = int(self.rng.random() * len(data))
             data = data[:at] + self.rng.randbytes(1) + data[at + 1 :]
-        stream, cut = Stream(), int(self.rng.random() * len(data))
+        stream, cut = FrameReader(), int(self.rng.random() * len(data))
         try:
             found = [each for part in (data[:cut], data[cut:]) for each in stream.feed(part)]
         except msg.BadMessage:

@@ -21,7 +21,7 @@ from gt.ops.check import check
 from gt.program import SCALARS, Instruction, Program, as_tuple, input_spec
 from gt.transport import messages as msg
 from gt.transport.curve import use_key
-from gt.transport.frames import Stream, head_of
+from gt.transport.frames import FrameReader, head_of
 from gt.transport.identity import Key
 from gt.transport.shared import SLOTS, Ring, make_ring
 
@@ -86,7 +86,7 @@ class RawPeer:
             host, _, port = address.rpartition(":")
             self.socket = socket.create_connection((host, int(port)))
         self.socket.settimeout(30)
-        self.stream = Stream()
+        self.stream = FrameReader()
 
     def send(self, frames: Frames) -> None:
         self.write(head_of([*map(len, frames)]) + b"".join(frames))

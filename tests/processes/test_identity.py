@@ -169,13 +169,13 @@ def test_a_server_for_other_machines_needs_users(tmp_path: Path, start: Start) -
     )
     users.add(tmp_path, "workers", WORKER)
     with pytest.raises(StartError):
-        users.Watch(tmp_path)
+        users.CurrentUsers(tmp_path)
 
 
 def test_a_server_has_keys_of_its_own(tmp_path: Path) -> None:
     """For its workers, and for the process that measures them. They are in no file, and stay when users change."""
     users.add(tmp_path, "ada")
-    watch = users.Watch(tmp_path)
+    watch = users.CurrentUsers(tmp_path)
     own = {watch.key.role, watch.planner_key.role}
     assert own == {CLIENT, WORKER}
     users.add(tmp_path, "bob")

@@ -14,7 +14,8 @@ from gt import config
 from gt.config import Config
 from gt.errors import StartError
 from gt.server import PrivateServer, start_private
-from gt.server.workers import count_gpus, last_line
+from gt.server.local import last_line
+from gt.server.workers import count_gpus
 from gt.transport.messages import Refused, Welcome
 
 from .running import Start, alive, children, greet, until, until_gone

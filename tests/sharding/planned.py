@@ -19,7 +19,7 @@ from gt.ops import TABLE, check
 from gt.ops.check import Checked
 from gt.ops.evaluate import KernelOf, apply, evaluate
 from gt.ops.record import Op
-from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.ops.trace import OpTrace, Symbol, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec
 from tests.ops.cases import program_of
 from tests.sharding.checking import Example, kinds_of
@@ -140,7 +140,7 @@ def one_op(op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Checked,
 
 
 def written_down(
-    trace: Trace, inputs: Sequence[Symbol], results: Sequence[Symbol], updates: Mapping[int, int] | None = None
+    trace: OpTrace, inputs: Sequence[Symbol], results: Sequence[Symbol], updates: Mapping[int, int] | None = None
 ) -> tuple[Checked, list[Any]]:
     """A trace as a program, and its scalars. `updates`: place among the results -> the input it replaces."""
     numbers: dict[int, int] = {s.number: i for i, s in enumerate(inputs)}

@@ -26,7 +26,7 @@ from gt.ops import Op
 from gt.ops.evaluate import apply as whole
 from gt.ops.evaluate import expand, run
 from gt.ops.shard import first_phase, last_phase, on_shard, parts_at, shard_spec
-from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.ops.trace import OpTrace, Symbol, scalar_kind
 from gt.program import SCALARS, Spec, as_tuple, spec
 from gt.worker.engines.numpy import NumpyEngine
 
@@ -302,7 +302,7 @@ class Known:
     bytes is not run again."""
 
     kernels: dict[Any, Callable[..., Any]] = field(default_factory=dict)
-    traces: dict[Any, tuple[Trace, tuple[Symbol, ...]]] = field(default_factory=dict)
+    traces: dict[Any, tuple[OpTrace, tuple[Symbol, ...]]] = field(default_factory=dict)
     results: dict[Any, list[np.ndarray]] = field(default_factory=dict)
 
     def run(self, key: Any, operands: Sequence[Any]) -> list[np.ndarray]:
@@ -410,7 +410,7 @@ def apply(op: Op, args: Sequence[Any], attrs: dict[str, Any], mesh: Mesh, log: L
 
 def expanded(use: Use, args: Sequence[Any], mesh: Mesh, log: Log | None) -> list[Value]:
     """The op written in other ops, each of them on shards."""
-    trace = Trace()
+    trace = OpTrace()
     form = use.op.parts or use.op.compose
     assert form is not None
     symbols = [trace.symbol(s) for s in use.specs]

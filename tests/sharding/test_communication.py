@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, GTError, IndexOutOfRange
 from gt.layout import Layout, Mesh, layout, mesh, parse, split
 from gt.ops import TABLE, check
 from gt.ops.record import ops
-from gt.ops.trace import Symbol, Trace
+from gt.ops.trace import OpTrace, Symbol
 from gt.program import Program
 from tests.ops.cases import backward
 from tests.sharding.planned import (
@@ -40,7 +40,7 @@ class Writing:
 
     def __init__(self, **arrays: np.ndarray) -> None:
         self.arrays = arrays
-        self.trace = Trace()
+        self.trace = OpTrace()
         self.at = {name: self.trace.symbol(spec_of(a)) for name, a in arrays.items()}
 
     def __getitem__(self, name: str) -> Symbol:

@@ -14,21 +14,21 @@ import numpy as np
 
 from gt import dtypes
 from gt.errors import PeerFailed, ProgramError
-from gt.worker.run.collectives import AGREE, Bytes, Collective, Devices, Group, Key, PeerResult
+from gt.worker.run.collectives import AGREE, Bytes, Collective, Devices, Group, GroupKey, PeerResult
 
 
 class MemoryHub:
     """Where the workers of one process meet; each has a `network` of its own."""
 
     def __init__(self) -> None:
-        self.meetings: dict[Key, Meeting] = {}
+        self.meetings: dict[GroupKey, Meeting] = {}
         self.gone: set[int] = set()
         self.count: Counter[str] = Counter()  #: Collectives that were finished, by name.
 
     def network(self) -> MemoryNetwork:
         return MemoryNetwork(self)
 
-    def meeting(self, key: Key) -> Meeting:
+    def meeting(self, key: GroupKey) -> Meeting:
         if key not in self.meetings:
             self.meetings[key] = Meeting(self, key)
         return self.meetings[key]
@@ -44,7 +44,7 @@ class MemoryHub:
 class Meeting:
     """One group, with what all its workers have brought."""
 
-    def __init__(self, hub: MemoryHub, key: Key) -> None:
+    def __init__(self, hub: MemoryHub, key: GroupKey) -> None:
         self.hub = hub
         self.key = key
         self.broken = not hub.gone.isdisjoint(key.workers)
@@ -101,7 +101,7 @@ class MemoryNetwork:
     def __init__(self, hub: MemoryHub) -> None:
         self._hub = hub
 
-    def join(self, key: Key, rank: int) -> PeerResult:
+    def join(self, key: GroupKey, rank: int) -> PeerResult:
         meeting = self._hub.meeting(key)
         meeting.here.add(rank)
 
@@ -111,7 +111,7 @@ class MemoryNetwork:
 
         return PeerResult(result, lambda: meeting.broken or len(meeting.here) == len(key.workers))
 
-    def give_up(self, key: Key) -> None:
+    def give_up(self, key: GroupKey) -> None:
         self._hub.meeting(key).break_up()
 
     def know(self, addresses: Mapping[int, str]) -> None:

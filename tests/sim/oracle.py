@@ -82,7 +82,6 @@ class Oracle:
         self.resolved = 0  #: Calls up to here are done or have failed.
         self.acked = 0  #: An error was raised when so many calls had been sent: what they left may be used.
         self.raises: dict[int, list[int]] = {}  #: By root: how many calls had been sent at each raise.
-        self.foreseen = 0  #: Fetches whose answer was there before the outcome of their call.
         self.short = False  #: Its tensors fill most of a worker's memory: a call may be refused for that.
         self.lonely = False  #: What needed a worker has just waited too long for one.
 
@@ -255,7 +254,6 @@ class Oracle:
     def _foreseen(self, node: Node) -> Array:
         """A value that lay in a mailbox before the dispatcher heard of its call: that and all before it succeeded."""
         assert node.seq, "a fetch gave a value that does not exist"
-        self.foreseen += 1
         made: dict[Node, Array] = {}
         for seq in range(self.resolved + 1, node.seq + 1):
             call = self.calls[seq]

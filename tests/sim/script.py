@@ -422,7 +422,7 @@ class Thread:
             self.end()
 
     def pin(self) -> None:
-        """Say how a value shall lie."""
+        """Give a value a layout."""
         a = self.pick()
         if "" not in self.session.meshes.by_name:
             raise NothingFits

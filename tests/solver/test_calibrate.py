@@ -20,7 +20,7 @@ from gt.solver import calibrate
 from gt.solver.calibrate import (
     FORMAT,
     Measured,
-    Worker,
+    MeasuredWorker,
     corrected,
     fit_link,
     fit_links,
@@ -34,14 +34,14 @@ from gt.solver.calibrate import (
 )
 from gt.solver.hardware import HARDWARE, Hardware, Link, is_off, read_off, rising
 from gt.solver.pricing import price_plan
-from gt.solver.process import Job, answer
+from gt.solver.process import SolveJob, answer
 from gt.solver.samples import sample_program
 from gt.solver.solve import Limits
 from tests.sessions import own_settings, session_on
 
 from . import models
 
-WORKERS = (Worker("here", "torch", "cpu", 10**9), Worker("here", "torch", "cpu", 10**9))
+WORKERS = (MeasuredWorker("here", "torch", "cpu", 10**9), MeasuredWorker("here", "torch", "cpu", 10**9))
 
 
 def hardware(**changes: Any) -> Hardware:
@@ -122,7 +122,7 @@ def test_a_call_is_priced_with_its_fixed_time_and_what_collectives_block() -> No
 
 def test_hardware_reaches_the_process_that_solves() -> None:
     program = models.recorded_step(models.mlp, layers=2, width=8, rows=4).largest.program
-    job = Job(program, (("x", 2),), hardware(), {}, Limits(2.0))
+    job = SolveJob(program, (("x", 2),), hardware(), {}, Limits(2.0))
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(job), type=type(job))
     assert dataclasses.asdict(again.hardware) == dataclasses.asdict(job.hardware)
     assert answer(again).time_us == answer(job).time_us > 600
@@ -206,7 +206,7 @@ def test_a_file_of_another_version_or_without_sense_is_not_read() -> None:
 
 
 def test_a_set_of_workers_has_a_name_of_its_own() -> None:
-    there, gpu = Worker("there", "torch", "cpu", 10**9), Worker("here", "torch", "cuda:0", 10**9)
+    there, gpu = MeasuredWorker("there", "torch", "cpu", 10**9), MeasuredWorker("here", "torch", "cuda:0", 10**9)
     sets = (WORKERS, WORKERS[:1], (*WORKERS, *WORKERS), (WORKERS[0], there), (gpu, gpu))
     names = {name_of(some) for some in sets}
     assert len(names) == 5

@@ -19,7 +19,7 @@ from gt.program import input_spec
 from gt.solver import linear
 from gt.solver import plan as plans
 from gt.solver.hardware import HARDWARE
-from gt.solver.process import Job
+from gt.solver.process import SolveJob
 from gt.solver.purposes import Purposes
 from gt.solver.reasons import input_classes, reasons_of
 from gt.solver.solve import Limits, MemoryTooSmall, solve_on
@@ -343,6 +343,6 @@ def test_debug_prints_seeds_rounds_and_the_fixed_point(capsys: pytest.CaptureFix
 
 def test_jobs_are_data() -> None:
     recorded = models.recorded_step(models.mlp).largest
-    job = Job(recorded.program, (("x", 2),), HARDWARE["cpu-gloo"], {0: "[8@x]"}, Limits())
+    job = SolveJob(recorded.program, (("x", 2),), HARDWARE["cpu-gloo"], {0: "[8@x]"}, Limits())
     assert job.pins == {0: "[8@x]"}
     assert repr(input_spec(*recorded.program.inputs[0])) == "f32[8,16]"

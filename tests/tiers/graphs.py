@@ -54,7 +54,7 @@ def packed(graph: GraphProgram, scalars: tuple[Any, ...]) -> Any:
 
 
 def assert_own_memory(made: Sequence[Any], others: Sequence[Any]) -> None:
-    """What a graph returns lies in order, in memory that it shares with nobody."""
+    """What a graph returns is contiguous, in memory that it shares with nobody."""
     taken = {a.untyped_storage().data_ptr() for a in others if a.numel()}
     for m in made:
         assert m.is_contiguous()

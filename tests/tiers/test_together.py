@@ -1,4 +1,4 @@
-"""A training step on two workers: they compile what lies between their collectives, and change over together."""
+"""A training step on two workers: they compile what is between their collectives, and change over together."""
 
 from __future__ import annotations
 

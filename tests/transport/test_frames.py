@@ -6,20 +6,20 @@ import socket
 
 import pytest
 
-from gt.transport.frames import BUFFER, SMALL, NotOurs, SendBuffer, Stream, head_of
+from gt.transport.frames import BUFFER, SMALL, FrameReader, NotOurs, SendBuffer, head_of
 
 
 def test_a_stream_may_be_cut_anywhere() -> None:
     messages = [[b"a"], [b"bc", b"", b"x" * 100_000], [b"d" * 7]]
     data = b"".join(head_of([*map(len, frames)]) + b"".join(frames) for frames in messages)
     for step in (1, 3, 1000, 70_000, len(data)):
-        stream = Stream()
+        stream = FrameReader()
         got = [f for i in range(0, len(data), step) for f in stream.feed(data[i : i + step])]
         assert [[bytes(x) for x in frames] for frames in got] == messages
 
 
 def test_a_stream_asks_for_much_only_while_much_is_to_come() -> None:
-    stream, size = Stream(), 3 * SMALL
+    stream, size = FrameReader(), 3 * SMALL
     data = head_of([size]) + b"x" * size
     assert stream.room == SMALL
     assert stream.feed(data[:SMALL]) == []
@@ -39,7 +39,7 @@ def test_an_interrupted_send_leaves_the_stream_whole() -> None:
         out.send([b"first", big])
         out.send([b"second"])
         assert out.nbytes > 0
-        stream, got = Stream(), []
+        stream, got = FrameReader(), []
         b.setblocking(False)
         while len(got) < 2:
             out.flush()
@@ -52,7 +52,7 @@ def test_an_interrupted_send_leaves_the_stream_whole() -> None:
 @pytest.mark.parametrize("step", [1, 3, 64])
 def test_zeromq_is_recognized_by_its_first_bytes(step: int) -> None:
     greeting = b"\xff" + bytes(8) + b"\x7f"
-    stream, at = Stream(), 0
+    stream, at = FrameReader(), 0
     while at + step < 8:
         assert stream.feed(greeting[at : at + step]) == []
         at += step
@@ -64,6 +64,6 @@ def test_a_message_of_as_many_frames_is_not_zeromq() -> None:
     frames = [b"x" * (256 * (k == 0) + k) for k in range(255)]
     data = head_of([*map(len, frames)]) + b"".join(frames)
     for step in (1, 10, len(data)):
-        stream = Stream()
+        stream = FrameReader()
         got = [f for i in range(0, len(data), step) for f in stream.feed(data[i : i + step])]
         assert [[bytes(x) for x in f] for f in got] == [frames]

@@ -1,7 +1,7 @@
 """A GPU that is played by the CPU: torch's engine with captures whose replays run the function again.
 
 What it plays is what a capture is for: nothing happens when a function is captured; a replay reads and writes the
-captured memory, whoever holds it, and its results lie where they lay before. Captures share their memory: a replay
+captured memory, whoever holds it, and its results are where they were before. Captures share their memory: a replay
 leaves garbage in the results of the others.
 """
 

@@ -139,7 +139,7 @@ def test_a_folder_is_for_one_program_one_device_one_version(start: Start, monkey
 
 @pytest.mark.parametrize("where", ["", "compiled"])
 def test_a_cache_that_others_can_write_is_refused(where: str, tmp_path: Path) -> None:
-    """What lies in it is run."""
+    """What is in it is run."""
     folder = tmp_path / where
     folder.mkdir(exist_ok=True)
     said: list[str] = []

@@ -95,7 +95,7 @@ def test_random_programs_give_the_plain_results(engine: Any, seed: int) -> None:
     assert flag is None
     assert given == []
     for x, expected, o in zip(results, want, program.outputs, strict=True):
-        # To rounding: numpy's loops give another last bit where an array happens to lie otherwise in memory.
+        # To rounding: numpy's loops give another last bit where an array happens to be aligned otherwise.
         dtype = check(program).specs[o].dtype.numpy
         got = np.frombuffer(host(engine, x), dtype).astype(np.float64)
         np.testing.assert_allclose(got, np.frombuffer(expected, dtype).astype(np.float64), rtol=1e-5, atol=1e-6)

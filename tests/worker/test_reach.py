@@ -163,7 +163,7 @@ def test_a_worker_of_another_server_is_refused(two: Ends) -> None:
     found = [two.news.get(timeout=DEADLINE_S) for _ in range(2)]
     assert sorted(pair for *pair, _ in found) == [[1, 2], [2, 1]]
     assert all("who listens there is not this worker" in error for *_, error in found)
-    with pytest.raises(PeerFailed, match="no way to worker 1"):
+    with pytest.raises(PeerFailed, match="worker 1 has not answered"):
         two.of[2].store_of(1)
 
 

@@ -215,7 +215,7 @@ def test_who_is_alive_when() -> None:
     buffers = Buffers(graph_of(f, (8, 8)).graph)
     at = {n.name: i for i, n in enumerate(buffers.nodes)}
     assert buffers.start[at["mm"]] == at["mm"]
-    assert buffers.end[at["mm"]] == at["add"] - 1, "the sum lies in its place"
+    assert buffers.end[at["mm"]] == at["add"] - 1, "the sum takes its place"
     assert buffers.end[at["mm_1"]] == at["sum_1"]
     assert buffers.end[at["mm_2"]] == at["output"]
     assert estimate(graph_of(f, (8, 8)).graph) == 3 * 8 * 8 * 4

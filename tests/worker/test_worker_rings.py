@@ -192,7 +192,7 @@ def test_what_fails_is_in_no_mailbox(driver: Driver, ring: Ring) -> None:
 
 
 def test_a_failure_that_the_client_does_not_know_of_comes_first(driver: Driver, ring: Ring) -> None:
-    """What lies in a mailbox would overtake it; the client raises it at this very fetch."""
+    """What is in a mailbox would overtake it; the client raises it at this very fetch."""
     b = Builder((3,), (3,), kinds={0: "float64", 1: "int64"})
     pick = b.program([b.add("gather", 0, 1, dim=0)])
     driver.holding(DATA[:3], np.array([0, 1, 7]), np.array([2, 1, 0]))

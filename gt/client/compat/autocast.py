@@ -20,7 +20,7 @@ from gt.client.compat.devices import device
 from gt.client.programs.tree import Kind
 from gt.client.record.contexts import choose_default_policy, choose_policy
 from gt.client.record.recorder import unary
-from gt.client.tensor import change_default_dtype, default_dtype
+from gt.client.tensor import Tensor, change_default_dtype, default_dtype
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
@@ -56,10 +56,12 @@ class Policy:
         rule = self.rule(entry if isinstance(entry, Autocast) else entry(**kind.attrs))
         if rule:
             to = self.target(rule, args)
-            return tuple([cast_to(a, to) if hasattr(a, "_v") and a.dtype in _CAST else a for a in args])
+            return tuple([cast_to(a, to) if isinstance(a, Tensor) and a.dtype in _CAST else a for a in args])
         if self.default is not dtypes.float32 and op.promote and op.name != "cast" and self._makes_float(kind, args):
             to = self.default
-            return tuple([cast_to(a, to) if hasattr(a, "_v") and not a.dtype.is_differentiable else a for a in args])
+            return tuple(
+                [cast_to(a, to) if isinstance(a, Tensor) and not a.dtype.is_differentiable else a for a in args]
+            )
         return args
 
     def rule(self, entry: Autocast) -> str:
@@ -75,9 +77,9 @@ class Policy:
 
     def _makes_float(self, kind: Kind, args: tuple[Any, ...]) -> bool:
         """Whether the op turns integers into floats here."""
-        if any(hasattr(a, "_v") and a.dtype.is_differentiable for a in args):
+        if any(isinstance(a, Tensor) and a.dtype.is_differentiable for a in args):
             return False
-        specs = [a._spec if hasattr(a, "_v") else SCALARS[_letter(a)] for a in args]
+        specs = [a._spec if isinstance(a, Tensor) else SCALARS[_letter(a)] for a in args]
         result = kind.op.infer(*specs, **kind.attrs)
         return getattr(result, "dtype", None) is dtypes.float32
 
@@ -121,13 +123,13 @@ def _tensors(x: Any) -> list[Any]:
     """The tensors among arguments and in lists of them."""
     if isinstance(x, (list, tuple)):
         return [t for y in x for t in _tensors(y)]
-    return [x] if hasattr(x, "_v") else []
+    return [x] if isinstance(x, Tensor) else []
 
 
 def _cast_all(x: Any, to: DType) -> Any:
     if isinstance(x, (list, tuple)) and _tensors(x):
         return rebuilt(x, [_cast_all(y, to) for y in x])
-    return cast_to(x, to) if hasattr(x, "_v") and x.dtype in _CAST else x
+    return cast_to(x, to) if isinstance(x, Tensor) and x.dtype in _CAST else x
 
 
 class _State(threading.local):

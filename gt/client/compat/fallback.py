@@ -32,6 +32,9 @@ __all__ = ["torch_op"]
 
 LIMIT = 1000  #: Forms whose results are cached, per session.
 
+#: The ops that users call by name.
+OPS = {name: op for name, op in TABLE.items() if op.public}
+
 _OP = Kinds(TABLE["torch_op"], "name", "call", "n", "needs", "results", "order")
 _CALL = Kinds(TABLE["torch_call"], "name", "call", "n", "needs", "results", "order")
 
@@ -54,7 +57,7 @@ def torch_op(name: str, *args: Any, **kwargs: Any) -> Any:
     def number(x: Any) -> int | None:
         if isinstance(x, np.ndarray) or is_torch(x):
             x = coerce(name, x)
-        if not hasattr(x, "_v"):
+        if not isinstance(x, Tensor):
             return None
         tensors.append(x)
         return len(tensors) - 1
@@ -83,16 +86,28 @@ def find(name: str) -> Callable[..., Any] | None:
     return called(function, name, f"torch.{name}, run by torch on the worker.")
 
 
+def function(name: str) -> Callable[..., Any] | None:
+    """A function that no file of functions has: a public op of the table, or else a function of torch."""
+    op = OPS.get(name)
+    if op is None:
+        return None if name.startswith("_") else find(name)
+
+    def plain(*args: Any, **attrs: Any) -> Any:
+        return Tensor._apply(op, args, attrs)
+
+    return called(plain, name, op.doc)
+
+
 def find_method(self: Tensor, name: str) -> Any:
     """A method that no file of functions has: an op of the table (`x.softplus`), or else a function of torch."""
-    op = TABLE.get(name)
-    if op is not None and op.public:
+    op = OPS.get(name)
+    if op is not None:
         return lambda *args, **attrs: Tensor._apply(op, (self, *args), attrs)
-    function = None if name.startswith("_") else find(name)
-    if function is None:
+    found = None if name.startswith("_") else find(name)
+    if found is None:
         cure = "; GT has no sparse tensors" if "sparse" in name else ""
         raise AttributeError(f"a tensor has no attribute {name!r}{cure}")
-    return lambda *args, **kwargs: function(self, *args, **kwargs)
+    return lambda *args, **kwargs: found(self, *args, **kwargs)
 
 
 def namespace(prefix: str) -> Callable[[str], Any]:

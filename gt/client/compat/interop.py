@@ -72,7 +72,7 @@ def from_dlpack(x: Any) -> Tensor:
     """A tensor with a copy of the data of an object in host memory that supports DLPack."""
     if is_torch(x):
         return from_torch(x)
-    if hasattr(x, "_v"):
+    if isinstance(x, Tensor):
         return x.clone()
     return upload("from_dlpack", np.from_dlpack(x))
 

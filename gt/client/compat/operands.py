@@ -17,7 +17,7 @@ from gt.program import spec
 
 def comparable(other: Any) -> bool:
     """Whether `tensor == other` compares element by element."""
-    known = hasattr(other, "_v") or isinstance(other, (bool, int, float, complex, np.ndarray, np.generic))
+    known = isinstance(other, (Tensor, bool, int, float, complex, np.ndarray, np.generic))
     return known or is_torch(other)
 
 
@@ -41,6 +41,6 @@ def coerce(op: str, x: Any, others: tuple[Any, ...] = ()) -> Any:
 
 def _complex_number(x: complex, others: tuple[Any, ...]) -> Tensor:
     """Programs contain no complex numbers, so it becomes a tensor, of the dtype that the number has beside `others`."""
-    met = [o._spec for o in others if hasattr(o, "_v")]
+    met = [o._spec for o in others if isinstance(o, Tensor)]
     dtype = dtypes.promote([*met, spec((), default_dtype().to_complex(), weak=True)])
     return upload("complex", np.array(x, dtype.numpy))

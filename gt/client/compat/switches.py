@@ -9,6 +9,7 @@ from typing import Any
 from gt.client.compat.checks import one_of
 from gt.client.programs.tree import current_precision
 from gt.client.session.connecting import choose_precision
+from gt.client.tensor import Tensor
 from gt.errors import OutOfMemory as OutOfMemoryError
 from gt.program import PRODUCTS, Size
 
@@ -115,7 +116,7 @@ get_num_interop_threads = get_num_threads
 
 def typename(obj: Any) -> str:
     """The name of an object's type; for a tensor, with its dtype."""
-    if hasattr(obj, "_v"):
+    if isinstance(obj, Tensor):
         return str(obj.type())
     kind = obj if isinstance(obj, type) else type(obj)
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

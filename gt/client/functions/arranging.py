@@ -131,9 +131,9 @@ def repeat_interleave(input: Any, repeats: Any = None, dim: Any = None, *, outpu
     d = one_dim("repeat_interleave", 0 if dim is None else dim, x.ndim)
     x = x if x.ndim else reshape(x, 1)
     n = x.shape[d]
-    if hasattr(repeats, "_v") and math.prod(repeats.shape) == 1:
+    if isinstance(repeats, Tensor) and math.prod(repeats.shape) == 1:
         repeats = repeats.item()
-    if hasattr(repeats, "__index__") and not hasattr(repeats, "_v"):
+    if hasattr(repeats, "__index__") and not isinstance(repeats, Tensor):
         times = int(repeats)
         if times < 0:
             raise ArgumentError(f"repeat_interleave: repeats must be >= 0, got {times}")
@@ -141,7 +141,7 @@ def repeat_interleave(input: Any, repeats: Any = None, dim: Any = None, *, outpu
         wide = expand(reshape(x, (*shape[: d + 1], 1, *shape[d + 1 :])), (*shape[: d + 1], times, *shape[d + 1 :]))
         result = reshape(wide, (*shape[:d], n * times, *shape[d + 1 :])).clone()
     else:
-        if not hasattr(repeats, "_v"):
+        if not isinstance(repeats, Tensor):
             repeats = tensor(repeats)
         if repeats.shape != (n,):
             raise ShapeError(f"repeat_interleave: repeats must have shape ({n},) for dim {d}, got {repeats.shape}")

@@ -66,7 +66,7 @@ def to(self: Any, *args: Any, dtype: Any = None, copy: Any = False, **where: Any
         raise ArgumentError(f"to: unexpected argument {name!r}")
     dtype = where["other"].dtype if "other" in where else dtype
     for a in args:
-        if hasattr(a, "_v"):
+        if isinstance(a, Tensor):
             dtype = a.dtype
         elif _is_dtype(a):
             dtype = a
@@ -104,7 +104,7 @@ def cuda(self: Any, device: Any = None, non_blocking: Any = False, memory_format
 
 def is_tensor(obj: Any) -> Any:
     """Whether obj is a GT tensor."""
-    return hasattr(obj, "_v")
+    return isinstance(obj, Tensor)
 
 
 def is_floating_point(input: Any) -> Any:

@@ -69,7 +69,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where
     data = own(data)
     if requires_grad and dtype is None and _whole_numbers(data):
         dtype = default_dtype()  # torch refuses it; there is only one thing that it can mean
-    if hasattr(data, "_v"):
+    if isinstance(data, Tensor):
         t = data.detach().clone()
         t = t if dtype is None else ew.cast(t, dtype)
         return finish(t if layout is None else sharding.shard(t, layout), requires_grad)
@@ -86,7 +86,7 @@ def _whole_numbers(data: Any) -> bool:
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Convert data to a tensor; a tensor is returned as it is."""
     data = own(data)
-    if hasattr(data, "_v"):
+    if isinstance(data, Tensor):
         return data if dtype is None else ew.cast(data, dtype)
     return tensor(data, dtype=dtype)
 
@@ -148,7 +148,7 @@ def _bare(op: str, data: Any, found: set[DType]) -> Any:
         return data
     if hasattr(data, "_letter"):
         return _bare(op, data.fixed(), found)
-    if hasattr(data, "_v"):
+    if isinstance(data, Tensor):
         data = data.detach().numpy()
     elif is_torch(data):
         data = torch_array(data)
@@ -206,7 +206,7 @@ def shape_of(op: str, size: tuple[Any, ...], where: dict[str, Any]) -> tuple[int
 def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
     """A tensor of the given size filled with fill_value."""
     shape = shape_of("full", (size,), where)
-    if hasattr(fill_value, "_v") or isinstance(fill_value, (complex, np.complexfloating)):
+    if isinstance(fill_value, (Tensor, complex, np.complexfloating)):
         one = tensor(fill_value, dtype=dtype)
         if one.shape:
             raise ArgumentError(f"full: fill_value must be a number, got a tensor of shape {one.shape}")
@@ -323,7 +323,7 @@ def new_tensor(self: Any, data: Any, *, dtype: Any = None, requires_grad: bool =
 
 def _number(x: Any) -> Any:
     """A Python number, which may be given as a tensor or a NumPy number."""
-    return x.item() if hasattr(x, "_v") or isinstance(x, (np.generic, np.ndarray)) else x
+    return x.item() if isinstance(x, (Tensor, np.generic, np.ndarray)) else x
 
 
 def _is_whole(x: Any) -> bool:

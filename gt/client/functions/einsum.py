@@ -66,7 +66,9 @@ def einsum(*args: Any) -> Tensor:
 def _equation(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
     """The equation and the operands. They may be given as operand, list of numbers, operand, list of numbers, ..."""
     if not args:
-        raise ArgumentError("einsum: expected an equation and its operands")
+        raise ArgumentError(
+            "einsum: expected an equation and its operands, as in einsum('ij,jk->ik', a, b); got no arguments"
+        )
     if isinstance(args[0], str):
         rest = args[1:]
         several = len(rest) == 1 and isinstance(rest[0], (list, tuple))

@@ -145,7 +145,7 @@ def logit(input: Any, eps: float | None = None) -> Tensor:
 
 def polygamma(n: Any, input: Any) -> Tensor:
     """The n-th derivative of the digamma function."""
-    if hasattr(n, "_v"):  # as a method, the tensor comes first
+    if isinstance(n, Tensor):  # as a method, the tensor comes first
         n, input = input, n
     return unary(kinds.polygamma[n], input)
 
@@ -216,7 +216,7 @@ def _scaled(name: str, other: Any, alpha: Any, *operands: Any) -> Any:
     """alpha * other, in the dtype of the operands."""
     if isinstance(alpha, float) and not any(_is_real(x) for x in operands):
         raise ArgumentError(f"{name}: alpha must be an int for integer tensors, got {alpha}")
-    if not hasattr(other, "_v"):
+    if not isinstance(other, Tensor):
         return other * alpha
     if other.dtype is dtypes.bool_:
         return logical_and(other, bool(alpha))
@@ -225,7 +225,7 @@ def _scaled(name: str, other: Any, alpha: Any, *operands: Any) -> Any:
 
 def _is_real(x: Any) -> bool:
     """Whether an operand makes the result floating-point or complex."""
-    return x.dtype.is_differentiable if hasattr(x, "_v") else not isinstance(x, int)
+    return x.dtype.is_differentiable if isinstance(x, Tensor) else not isinstance(x, int)
 
 
 def add(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
@@ -248,7 +248,7 @@ subtract = sub
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """input / other; rounding_mode 'floor' or 'trunc' rounds the result to an integer."""
-    if not hasattr(input, "_v") and not hasattr(other, "_v"):
+    if not isinstance(input, Tensor) and not isinstance(other, Tensor):
         input = filled((), input, dtypes.int64 if isinstance(input, int) else default_dtype())  # as in torch
     if rounding_mode is None:
         return _div(input, other)
@@ -270,14 +270,14 @@ def true_divide(input: Any, other: Any) -> Tensor:
 
 def pow(input: Any, exponent: Any) -> Tensor:
     """input ** exponent."""
-    if type(exponent) is int and exponent < 0 and hasattr(input, "_v") and not input.dtype.is_differentiable:
+    if type(exponent) is int and exponent < 0 and isinstance(input, Tensor) and not input.dtype.is_differentiable:
         raise ArgumentError(f"pow: the exponent of integers must be >= 0, got {exponent}; cast first, as in x.float()")
     return power(input, exponent)
 
 
 def power(x: Any, exponent: Any) -> Tensor:
     """x ** exponent. A square is recorded as an op of its own, which compiles to faster code."""
-    if type(exponent) in (int, float) and exponent == 2 and hasattr(x, "_v") and x.dtype.is_floating_point:
+    if type(exponent) in (int, float) and exponent == 2 and isinstance(x, Tensor) and x.dtype.is_floating_point:
         return square(x)
     return _pow(x, exponent)
 
@@ -285,9 +285,11 @@ def power(x: Any, exponent: Any) -> Tensor:
 def float_power(input: Any, exponent: Any) -> Tensor:
     """input ** exponent, computed in float64 or complex128."""
     operands = (input, exponent)
-    is_complex = any(x.dtype.is_complex if hasattr(x, "_v") else isinstance(x, complex) for x in operands)
+    is_complex = any(x.dtype.is_complex if isinstance(x, Tensor) else isinstance(x, complex) for x in operands)
     wide = dtypes.complex128 if is_complex else dtypes.float64
-    base, power = (cast(x, wide) if hasattr(x, "_v") else x if isinstance(x, complex) else float(x) for x in operands)
+    base, power = (
+        cast(x, wide) if isinstance(x, Tensor) else x if isinstance(x, complex) else float(x) for x in operands
+    )
     return _pow(base, power)
 
 
@@ -299,7 +301,7 @@ def ldexp(input: Any, other: Any) -> Tensor:
 
 def heaviside(input: Any, values: Any) -> Tensor:
     """0 where input < 0, 1 where input > 0, values where input == 0."""
-    if hasattr(values, "_v"):
+    if isinstance(values, Tensor):
         same_dtype("heaviside", input, values)
     return where(eq(input, 0), values, cast(gt(input, 0), input.dtype))
 
@@ -343,7 +345,7 @@ def where(condition: Any, input: Any, other: Any) -> Tensor:
 
 def of_default_dtype(*operands: Any) -> tuple[Any, ...]:
     """Python floats as tensors of the default dtype, where they determine the dtype of the result."""
-    if default_dtype() is dtypes.float32 or any(hasattr(x, "_v") and x.dtype.is_differentiable for x in operands):
+    if default_dtype() is dtypes.float32 or any(isinstance(x, Tensor) and x.dtype.is_differentiable for x in operands):
         return operands
     return tuple([filled((), float(x), default_dtype()) if isinstance(x, float) else x for x in operands])
 
@@ -374,10 +376,10 @@ def clamp_max(input: Any, max: Any) -> Tensor:
 
 def masked_fill(input: Any, mask: Any, value: Any) -> Tensor:
     """A copy of the tensor with value where the mask is True."""
-    if hasattr(value, "_v") and value.shape:
+    if isinstance(value, Tensor) and value.shape:
         raise ArgumentError(f"masked_fill: value must be a number or a 0-dimensional tensor, got shape {value.shape}")
     dtype = input.dtype
-    if hasattr(value, "_v"):
+    if isinstance(value, Tensor):
         value = cast(value, dtype)
     elif not dtype.is_differentiable:
         value = bool(value) if dtype is dtypes.bool_ else int(value)

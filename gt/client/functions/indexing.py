@@ -34,7 +34,7 @@ METHODS = [*__all__]
 INPLACE = ["index_put"]
 
 
-class Place(NamedTuple):
+class Selection(NamedTuple):
     """What a key selects: a view of the tensor, and index tensors for some of the view's dimensions."""
 
     view: Any
@@ -73,7 +73,7 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
     if not place.dims:
         assign(view, value)
         return
-    if hasattr(value, "_v"):
+    if isinstance(value, Tensor):
         value = ew.cast(value, x.dtype)
     write(view, apply(kinds.index_put[place.dims, False], (view, value, *place.indices)))
 
@@ -84,7 +84,7 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
     place = _find(input, key, views=False)
     if not place.dims:
         raise ArgumentError("index_put: expected at least one index tensor")
-    values = _fitted(values, place.shape, "index_put") if hasattr(values, "_v") else values
+    values = _fitted(values, place.shape, "index_put") if isinstance(values, Tensor) else values
     made = apply(kinds.index_put[place.dims, bool(accumulate)], (place.view, values, *place.indices))
     return made if made.shape == input.shape else shapes.reshape(made, input.shape)
 
@@ -137,9 +137,9 @@ def _put(op: str, input: Any, src: Any, dim: int, start: int, length: int, step:
 
 def _fitted(value: Any, shape: tuple[int, ...], op: str = "assignment") -> Any:
     """The value as a tensor that broadcasts to `shape`; extra leading dimensions of size 1 are dropped, as in torch."""
-    if not hasattr(value, "_v"):
+    if not isinstance(value, Tensor):
         value = coerce(op, value if hasattr(value, "_letter") else np.asarray(value))
-        if not hasattr(value, "_v"):
+        if not isinstance(value, Tensor):
             return value  # a number
     have = tuple(value.shape)
     while len(have) > len(shape) and have[0] == 1:
@@ -167,7 +167,7 @@ def _alone(key: Any) -> Any:
     if _is_tuple(key):
         return None
     key = _part(key) if isinstance(key, (list, np.ndarray)) else key
-    return key if hasattr(key, "_v") and key.dtype is dtypes.bool_ and key.ndim else None
+    return key if isinstance(key, Tensor) and key.dtype is dtypes.bool_ and key.ndim else None
 
 
 def _fill_where(x: Any, mask: Any, value: Any) -> bool:
@@ -176,9 +176,9 @@ def _fill_where(x: Any, mask: Any, value: Any) -> bool:
     rest = tuple(x.shape[n:])
     if n > x.ndim or mask.shape != x.shape[:n]:
         return False  # _find raises the error
-    if not hasattr(value, "_v"):
+    if not isinstance(value, Tensor):
         value = coerce("assignment", value if hasattr(value, "_letter") else np.asarray(value))
-    if not hasattr(value, "_v"):
+    if not isinstance(value, Tensor):
         value = filled((), value, x.dtype)
     have = tuple(value.shape)
     while len(have) > len(rest) and have[0] == 1:
@@ -196,7 +196,7 @@ def _fill_where(x: Any, mask: Any, value: Any) -> bool:
 # --- keys --------------------------------------------------------------------------------------------
 
 
-def _find(x: Any, key: Any, views: bool = True) -> Place:
+def _find(x: Any, key: Any, views: bool = True) -> Selection:
     """Parse a key. With `views`, a 0-dimensional index tensor is treated like an int."""
     keys = [_part(k) for k in key] if isinstance(key, tuple) or _is_tuple(key) else [_part(key)]
     used = sum([_width(k) for k in keys])
@@ -233,7 +233,7 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
             if not (type(start) is int and start == 0 and length == n and step == 1):
                 sliced.append((dim, start, length, step))
             shape.append(length)
-        elif not hasattr(k, "_v"):
+        elif not isinstance(k, Tensor):
             if not -n <= k < n:
                 raise DimError(f"index: {k} is out of range for dimension {dim} of size {n}")
             sliced.append((dim, k + n if k < 0 else k, 1, 1))
@@ -268,13 +268,13 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
         view = reshaped(view, tuple(shape))
     elif view is x and not dims:
         view = reshaped(x, tuple(x.shape))  # x[:] is a new tensor on the same memory
-    return Place(view, tuple(dims), tuple(indices))
+    return Selection(view, tuple(dims), tuple(indices))
 
 
 def _is_tuple(key: Any) -> bool:
     """Whether the key is a list that torch treats as a tuple: one that contains more than numbers."""
     return isinstance(key, list) and any(
-        k is None or k is Ellipsis or isinstance(k, (slice, list, tuple, range)) or hasattr(k, "_v") for k in key
+        k is None or k is Ellipsis or isinstance(k, (slice, list, tuple, range, Tensor)) for k in key
     )
 
 
@@ -282,7 +282,7 @@ def _width(k: Any) -> int:
     """The number of dimensions that a part of a key covers."""
     if k is None or k is Ellipsis or isinstance(k, bool):
         return 0
-    return k.ndim if hasattr(k, "_v") and k.dtype is dtypes.bool_ else 1
+    return k.ndim if isinstance(k, Tensor) and k.dtype is dtypes.bool_ else 1
 
 
 def _part(k: Any) -> Any:
@@ -291,7 +291,7 @@ def _part(k: Any) -> Any:
         return k
     if isinstance(k, (bool, np.bool_)):
         return bool(k)
-    if isinstance(k, (list, tuple, range)) or (hasattr(k, "__array__") and not hasattr(k, "_v")):
+    if isinstance(k, (list, tuple, range)) or (hasattr(k, "__array__") and not isinstance(k, Tensor)):
         try:
             array = np.asarray(k)
         except ValueError:
@@ -303,7 +303,7 @@ def _part(k: Any) -> Any:
         if array.dtype.kind not in "biu":
             raise DTypeError(f"index: an index must contain ints or bools, got {array.dtype}")
         k = coerce("index", array)
-    if hasattr(k, "_v"):
+    if isinstance(k, Tensor):
         if k.dtype.is_differentiable:
             raise DTypeError(f"index: an index tensor must contain ints or bools, got {k.dtype.name}")
         if k.dtype is dtypes.uint8:

@@ -6,6 +6,7 @@ import warnings
 from itertools import pairwise
 from typing import Any
 
+from gt.client.compat.arguments import shown
 from gt.client.compat.checks import one_of, positive, same_dtype
 from gt.client.compat.dims import dim_of, sizes
 from gt.client.functions.indexing import narrow
@@ -28,7 +29,7 @@ def _each(f: Any, tensors: tuple[Any, ...]) -> Any:
     """Apply f to one tensor, to several, or to a list of them."""
     if len(tensors) == 1:
         only = tensors[0]
-        return f(only) if hasattr(only, "_v") else tuple(f(x) for x in only)
+        return f(only) if isinstance(only, Tensor) else tuple(f(x) for x in only)
     return tuple(f(x) for x in tensors)
 
 
@@ -82,7 +83,7 @@ def column_stack(tensors: Any) -> Tensor:
 
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
     """The coordinates of a grid: each vector expanded along the dimensions of the others."""
-    many = sequence("meshgrid", tensors[0] if len(tensors) == 1 and not hasattr(tensors[0], "_v") else tensors)
+    many = sequence("meshgrid", tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors)
     if indexing is None:
         warnings.warn("meshgrid: pass indexing='ij' or 'xy'; the default is 'ij'", stacklevel=2)
         indexing = "ij"
@@ -135,7 +136,7 @@ def tensor_split(
 ) -> tuple[Tensor, ...]:
     """Split into views: into a number of sections whose sizes differ by at most one, or before each of the indices."""
     wanted: Any = next((x for x in (indices_or_sections, indices, sections) if x is not None), None)
-    if hasattr(wanted, "_v"):
+    if isinstance(wanted, Tensor):
         wanted = wanted.tolist()
     d = dim_of("tensor_split", dim, input.shape, ShapeError)
     n = input.shape[d]
@@ -144,7 +145,7 @@ def tensor_split(
         positive("tensor_split", "sections", count)
         return split(input, tuple(n // count + (k < n % count) for k in range(count)), d)
     if not isinstance(wanted, (list, tuple)):
-        raise ArgumentError("tensor_split: expected a number of sections or a list of indices")
+        raise ArgumentError(f"tensor_split: expected a number of sections or a list of indices, got {shown(wanted)}")
     cuts = [0, *(min(max(i + n if i < 0 else i, 0), n) for i in sizes("tensor_split", (tuple(wanted),))), n]
     if all(a <= b for a, b in pairwise(cuts)):
         return split(input, tuple(b - a for a, b in pairwise(cuts)), d)
@@ -154,7 +155,7 @@ def tensor_split(
 def _cut(op: str, input: Any, wanted: Any, dim: int, least: int) -> tuple[Tensor, ...]:
     if input.ndim < least:
         raise ShapeError(f"{op}: expected at least {least} dimensions, got shape {input.shape}")
-    if hasattr(wanted, "__index__") and not hasattr(wanted, "_v") and (wanted <= 0 or input.shape[dim] % wanted):
+    if hasattr(wanted, "__index__") and not isinstance(wanted, Tensor) and (wanted <= 0 or input.shape[dim] % wanted):
         raise ArgumentError(f"{op}: the size of dimension {dim}, {input.shape[dim]}, must be a multiple of {wanted}")
     return tensor_split(input, wanted, dim)
 

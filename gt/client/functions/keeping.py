@@ -49,7 +49,7 @@ def kept(name: str | None = None) -> Any:
 
 
 def drop(name: str | None = None) -> None:
-    """Do not keep this any longer; without a name, nothing of what is kept in this session."""
+    """Stop keeping this object; without a name, stop keeping everything of this session."""
     session = _named("drop")
     text = "" if name is None else _name("drop", name)
     _ask(session, lambda request: Drop(request, text))

@@ -96,7 +96,7 @@ def where(self: Tensor, condition: Any, other: Any) -> Tensor:
 
 def __iter__(self: Tensor) -> Iterator[Tensor]:
     if not self.shape:
-        raise TypeError("iteration over a tensor of 0 dimensions")
+        raise TypeError("iteration over a tensor of 0 dimensions; use item() to read it")
     return iter(shapes.unbind(self))
 
 

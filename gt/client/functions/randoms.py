@@ -91,7 +91,7 @@ def _state(seed: int, draws: int) -> Tensor:
 
 
 def _numbers(state: Any) -> tuple[int, int]:
-    data = np.asarray(state.numpy() if hasattr(state, "_v") else state)
+    data = np.asarray(state.numpy() if isinstance(state, Tensor) else state)
     if data.dtype != np.uint8 or data.shape != (16,):
         raise ArgumentError("set_rng_state: expected a state that get_rng_state() returned")
     first, second = np.ascontiguousarray(data).view(np.int64).tolist()
@@ -202,7 +202,7 @@ def randn_like(
 
 
 def _integers(op: str, low: Any, high: Any, shape: tuple[int, ...], dtype: DType, generator: Any) -> Tensor:
-    low, high = (x.item() if hasattr(x, "_v") else x for x in (low, high))
+    low, high = (x.item() if isinstance(x, Tensor) else x for x in (low, high))
     if high <= low:
         raise ArgumentError(f"{op}: expected low < high, got {low} and {high}")
     numbers = [x if hasattr(x, "_letter") else int(x) for x in (low, high)]
@@ -252,7 +252,7 @@ def normal(
     requires_grad: bool = False, **where: Any,
 ) -> Tensor:  # fmt: skip
     """Random numbers from normal distributions: of the given size, or one for each element of mean and std."""
-    tensors = [x for x in (mean, std) if hasattr(x, "_v")]
+    tensors = [x for x in (mean, std) if isinstance(x, Tensor)]
     if not tensors:
         if size is None:
             raise ArgumentError("normal: expected a size, or a tensor as mean or std")
@@ -277,7 +277,7 @@ def bernoulli(input: Any, p: float | None = None, *, generator: Any = None) -> T
 
 def _coins(op: str, x: Any, p: Any, generator: Any) -> Tensor:
     """Ones with probability p, with the shape and dtype of x. Computed in float32 at least, for small p."""
-    if not hasattr(p, "_v"):
+    if not isinstance(p, Tensor):
         if not 0 <= p <= 1:
             raise ArgumentError(f"{op}: p must be between 0 and 1, got {p}")
         wide = dtypes.float32

@@ -118,7 +118,9 @@ def __int__(self: Tensor) -> int:
 
 def __index__(self: Tensor) -> int:
     if self.dtype.is_differentiable or self._spec.size != 1:
-        raise TypeError("only an integer tensor of one element can be an index")
+        raise TypeError(
+            f"index: expected an integer tensor of one element, got {self.dtype.name} of shape {self.shape}"
+        )
     rec = recorder()
     rec.refuse_sync()
     return int(_data(rec, self, index=True).reshape(()).item())

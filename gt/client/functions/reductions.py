@@ -28,7 +28,7 @@ METHODS = [*{*__all__} - {"var_mean", "std_mean"}]
 _MISSING: Any = object()
 
 
-class Chosen(NamedTuple):
+class ValuesAndIndices(NamedTuple):
     """Elements, and their indices along the dimension."""
 
     values: Tensor
@@ -184,10 +184,10 @@ def _extreme(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, An
         dim, keepdim = renamed(name, dim, keepdim, names)
     if dim is _MISSING or dim is None:
         return (amax if name == "max" else amin)(input)
-    if hasattr(dim, "_v"):
+    if isinstance(dim, Tensor):
         return (ew.maximum if name == "max" else ew.minimum)(input, dim)
     kind = getattr(kinds, name)[one_dim(name, dim, input.ndim), bool(keepdim)]
-    return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
+    return ValuesAndIndices(*lifted(input, lambda x: apply(kind, (x,))))
 
 
 def max(input: Any, dim: Any = _MISSING, keepdim: bool = False, **names: Any) -> Any:

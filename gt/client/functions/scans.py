@@ -9,7 +9,7 @@ from gt.client.compat.checks import at_least
 from gt.client.compat.dims import dim_of, one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
-from gt.client.functions.reductions import Chosen, lifted, sum
+from gt.client.functions.reductions import ValuesAndIndices, lifted, sum
 from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
@@ -45,16 +45,16 @@ def logcumsumexp(input: Any, dim: int) -> Tensor:
     return _along("logcumsumexp", input, dim)
 
 
-def cummax(input: Any, dim: int) -> Chosen:
+def cummax(input: Any, dim: int) -> ValuesAndIndices:
     """The cumulative maximum along dim, and its indices."""
     kind = kinds.cummax[one_dim("cummax", dim, input.ndim)]
-    return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
+    return ValuesAndIndices(*lifted(input, lambda x: apply(kind, (x,))))
 
 
-def cummin(input: Any, dim: int) -> Chosen:
+def cummin(input: Any, dim: int) -> ValuesAndIndices:
     """The cumulative minimum along dim, and its indices."""
     kind = kinds.cummin[one_dim("cummin", dim, input.ndim)]
-    return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
+    return ValuesAndIndices(*lifted(input, lambda x: apply(kind, (x,))))
 
 
 def _ends(x: Any, dim: int) -> tuple[Any, Any]:

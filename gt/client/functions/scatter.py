@@ -70,7 +70,7 @@ def scatter(input: Any, dim: int, index: Any, src: Any = None, *, value: Any = N
         raise ArgumentError("scatter: expected src or value")
     one_of("scatter", "reduce", reduce, None, "add", "multiply")
     d, x, i = one_dim("scatter", dim, input.ndim), _line(input), _line(index)
-    if hasattr(src, "_v"):
+    if isinstance(src, Tensor):
         src = _source("scatter", i, src)
     elif reduce is not None:
         src = full(i.shape, src, dtype=input.dtype)
@@ -161,10 +161,10 @@ def index_copy(input: Any, dim: int, index: Any, source: Any) -> Tensor:
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Tensor:
     """A copy of the tensor with one number written along dim at the given indices."""
     d, x = one_dim("index_fill", dim, input.ndim), _line(input)
-    if hasattr(value, "_v") and value.ndim:
+    if isinstance(value, Tensor) and value.ndim:
         raise ShapeError(f"index_fill: value must be 0-dimensional, got shape {tuple(value.shape)}")
     place = unary(kinds.wrap_index[x.shape[d]], _line(index))
-    if not hasattr(value, "_v"):
+    if not isinstance(value, Tensor):
         return _back(apply(kinds.index_put[(d,), False], (x, value, place)), input.shape)
     # By a mask, so that an index that occurs twice counts once in the value's gradient.
     chosen = apply(kinds.index_put[(0,), False], (full((x.shape[d],), False), True, place))

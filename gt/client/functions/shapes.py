@@ -69,7 +69,7 @@ def view(input: Any, *shape: Any, **named: Any) -> Tensor:
 
 def _reshape(op: str, x: Any, shape: tuple[int, ...]) -> Tensor:
     shape = _filled(op, x.shape, shape)
-    if not hasattr(x, "_v"):
+    if not isinstance(x, Tensor):
         x = coerce(op, x)
     kind = kinds.reshape[shape]
     return take(kind, x) if x._x is None or strides.reshapes_in_place(x, shape) else unary(kind, x)
@@ -235,7 +235,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
 
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     """Views of the tensors, expanded to the shape that they broadcast to."""
-    many = tuple(tensors[0]) if len(tensors) == 1 and not hasattr(tensors[0], "_v") else tensors
+    many = tuple(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
     if not many:
         return ()
     shape = rules.broadcast("broadcast_tensors", *(x.shape for x in many))
@@ -318,14 +318,14 @@ def is_same_size(input: Any, other: Any) -> bool:
 
 def sequence(op: str, tensors: Any) -> tuple[Any, ...]:
     """The tensors to join, as a tuple."""
-    if hasattr(tensors, "_v"):
+    if isinstance(tensors, Tensor):
         raise ArgumentError(f"{op}: expected a list or tuple of tensors, got one tensor; use unbind() to split it")
     if not isinstance(tensors, Iterable):
         raise DTypeError(f"{op}: expected a list or tuple of tensors, got {shown(tensors)}")
     many = tuple(tensors)
     if not many:
         raise ArgumentError(f"{op}: expected at least one tensor, got none")
-    if all(hasattr(x, "_v") for x in many):
+    if all(isinstance(x, Tensor) for x in many):
         return many
     return tuple([_tensor(op, x) for x in many])
 
@@ -333,7 +333,7 @@ def sequence(op: str, tensors: Any) -> tuple[Any, ...]:
 def _tensor(op: str, x: Any) -> Any:
     if is_torch(x):
         return from_torch(x)
-    if not hasattr(x, "_v"):
+    if not isinstance(x, Tensor):
         raise ArgumentError(f"{op}: expected tensors, got {shown(x)}")
     return x
 
@@ -373,10 +373,10 @@ def split(tensor: Any, split_size_or_sections: Any = None, dim: int = 0, **names
     """Split into views along a dimension, of one size or of the given sizes."""
     wanted = names.pop("split_size", split_size_or_sections) if names else split_size_or_sections
     if names or wanted is None:
-        raise ArgumentError("split: expected the size of a chunk or a list of sizes, and dim")
+        raise ArgumentError("split: expected the size of a chunk or a list of sizes, and optionally dim")
     d = dim_of("split", dim, tensor.shape, ShapeError)
     n = tensor.shape[d]
-    if hasattr(wanted, "__index__") and not hasattr(wanted, "_v"):
+    if hasattr(wanted, "__index__") and not isinstance(wanted, Tensor):
         size = int(wanted)
         if size < 0 or (size == 0 and n):
             raise ArgumentError(f"split: the size of a chunk must be > 0, got {size}")

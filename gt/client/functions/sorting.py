@@ -11,7 +11,7 @@ from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import scatter, shapes
 from gt.client.functions.creation import arange, full, ones, zeros
-from gt.client.functions.reductions import Chosen, amax, any, lifted, sum
+from gt.client.functions.reductions import ValuesAndIndices, amax, any, lifted, sum
 from gt.client.functions.scans import cumsum
 from gt.client.programs import kinds
 from gt.client.record.recorder import apply, binary, unary
@@ -30,10 +30,10 @@ def added_at(place: Any, weight: Any, n: int) -> Tensor:
     return scatter.scatter_add(zeros(n, dtype=weight.dtype), 0, place, weight)
 
 
-def sort(input: Any, dim: int = -1, descending: bool = False, stable: Any = None) -> Chosen:
+def sort(input: Any, dim: int = -1, descending: bool = False, stable: Any = None) -> ValuesAndIndices:
     """Sort along dim; returns the values and their indices."""
     kind = kinds.sort[one_dim("sort", dim, input.ndim), bool(descending), bool(stable)]
-    return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
+    return ValuesAndIndices(*lifted(input, lambda x: apply(kind, (x,))))
 
 
 def argsort(input: Any, dim: int = -1, descending: bool = False, stable: Any = None) -> Tensor:
@@ -46,26 +46,26 @@ def msort(input: Any) -> Tensor:
     return sort(input, 0).values
 
 
-def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Chosen:
+def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
     """The k largest (or smallest) elements along dim, and their indices."""
     kind = kinds.topk[int(k), one_dim("topk", dim, input.ndim), bool(largest), bool(sorted)]
-    return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
+    return ValuesAndIndices(*lifted(input, lambda x: apply(kind, (x,))))
 
 
-def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Chosen:
+def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
     """The k-th smallest element along dim, counted from 1, and its index."""
     kind = kinds.kthvalue[int(k), one_dim("kthvalue", dim, input.ndim), bool(keepdim)]
-    return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
+    return ValuesAndIndices(*lifted(input, lambda x: apply(kind, (x,))))
 
 
-def mode(input: Any, dim: int = -1, keepdim: bool = False) -> Chosen:
+def mode(input: Any, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
     """The most frequent element along dim, and the index of its last occurrence."""
     return _choice("mode", input, dim, keepdim)
 
 
-def _choice(name: str, input: Any, dim: Any, keepdim: bool) -> Chosen:
+def _choice(name: str, input: Any, dim: Any, keepdim: bool) -> ValuesAndIndices:
     kind = getattr(kinds, name)[one_dim(name, dim, input.ndim), bool(keepdim)]
-    return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
+    return ValuesAndIndices(*lifted(input, lambda x: apply(kind, (x,))))
 
 
 def _middle(name: str, input: Any, dim: Any, keepdim: bool) -> Any:
@@ -179,7 +179,7 @@ def searchsorted(
     rows = sorted_sequence
     if sorter is not None:
         rows = scatter.gather(rows, -1, sorter)
-    if not hasattr(input, "_v"):
+    if not isinstance(input, Tensor):
         input = full((), input, dtype=rows.dtype)
     at = binary(kinds.searchsorted[bool(right)], rows, input)
     return ew.cast(at, dtypes.int32) if out_int32 else at
@@ -193,9 +193,9 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each element is in test_elements."""
-    if not hasattr(test_elements, "_v"):
+    if not isinstance(test_elements, Tensor):
         found = ew.eq(elements, test_elements)
-    elif not hasattr(elements, "_v"):
+    elif not isinstance(elements, Tensor):
         found = any(ew.eq(test_elements, elements))
     elif test_elements.numel() <= 16:
         flat = shapes.reshape(test_elements, (-1,))

@@ -42,7 +42,7 @@ def _quantile(name: str, input: Any, q: Any, dim: Any, keepdim: bool, interpolat
     if input.dtype not in (dtypes.float32, dtypes.float64):
         raise DTypeError(f"{name}: expected a float32 or float64 tensor, got {input.dtype.name}")
     one_of(name, "interpolation", interpolation, "linear", "lower", "higher", "midpoint", "nearest")
-    if not hasattr(q, "_v"):
+    if not isinstance(q, Tensor):
         if not 0 <= q <= 1:
             raise ArgumentError(f"{name}: q must be between 0 and 1, got {q}")
         q = full((), q, dtype=input.dtype)
@@ -181,7 +181,7 @@ def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Tensor
 
 def _edges(x: Any, bins: Any, low: Any, high: Any) -> Any:
     """The edges of the bins: those given, or those of a number of equal bins."""
-    if hasattr(bins, "_v"):
+    if isinstance(bins, Tensor):
         return bins
     low, high = _bounds(x, low, high, 0.5)
     k = arange(bins + 1, dtype=x.dtype)
@@ -203,7 +203,7 @@ def _counted(rows: list[Any], edges: list[Any], weight: Any, density: bool) -> T
         inside = fits if inside is None else ew.logical_and(inside, fits)
         # The last bin includes its right edge.
         at = ew.clamp(ew.sub(searchsorted(e, x, right=True), 1), 0, n - 1)
-        cell = ew.add(at, ew.mul(cell, n)) if hasattr(cell, "_v") else at
+        cell = ew.add(at, ew.mul(cell, n)) if isinstance(cell, Tensor) else at
     weight = ones(rows[0].shape, dtype=rows[0].dtype) if weight is None else shapes.reshape(weight, (-1,))
     hist = shapes.reshape(added_at(cell, ew.where(inside, weight, 0), math.prod(sizes)), tuple(sizes))
     if density:

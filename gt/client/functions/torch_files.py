@@ -179,7 +179,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _numpy_scalar(kind: Any, data: Any = b"") -> Any:
     if not isinstance(kind, np.dtype) or kind.hasobject:
-        raise ArgumentError("load: a number of NumPy has no plain type")
+        raise ArgumentError(f"load: expected a NumPy number of a plain dtype, got {kind!r:.100}")
     return np.frombuffer(data if isinstance(data, bytes) else str(data).encode("latin1"), kind)[0]
 
 

@@ -1,8 +1,9 @@
 """`checkpoint`: values that a function saved for its gradient are dropped, and computed again in backward.
 
-The graph stays as it was recorded; only what its nodes saved goes. When backward first asks one of them, the
-function runs once more on the same inputs, with the same random numbers, autocast and signals, and every node takes
-what its twin saved. Being ops in a program like any other, the second run costs time and no memory in between.
+The graph stays as it was recorded; only the values that its nodes saved are dropped. When backward first needs one of
+them, the function runs once more on the same inputs, with the same random numbers, autocast and signals, and every node
+takes the values that the corresponding node of the second run saved. The second run costs time, and no memory between
+forward and backward.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Tape:
         return seed
 
 
-class Kept:
+class SavedArgument:
     """The value and history of an argument now: the tensor itself may be written to before backward."""
 
     __slots__ = ("fn", "value")
@@ -53,11 +54,11 @@ class Kept:
 
 
 def _keep(x: Any) -> Any:
-    return Kept(x) if isinstance(x, Tensor) else x
+    return SavedArgument(x) if isinstance(x, Tensor) else x
 
 
 def _give(x: Any) -> Any:
-    return Tensor(x.value, x.fn) if type(x) is Kept else x
+    return Tensor(x.value, x.fn) if type(x) is SavedArgument else x
 
 
 class Region:

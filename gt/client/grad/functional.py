@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.arguments import shown
 from gt.client.grad import backward
 from gt.client.grad.backward import filled, zeros
 from gt.client.grad.modes import set_grad
@@ -25,12 +26,12 @@ def _run(
     """The inputs to differentiate by, the results, and whether they are a tuple."""
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     if not all(isinstance(x, Tensor) for x in given):
-        raise ArgumentError(f"{name}: inputs must be a tensor or a tuple of tensors")
+        raise ArgumentError(f"{name}: inputs must be a tensor or a tuple of tensors, got {shown(inputs)}")
     ins = tuple([x.view_as(x) if graph and x.requires_grad else x.detach().requires_grad_() for x in given])
     made = func(*ins)
     outs = tuple(made) if isinstance(made, (tuple, list)) else (made,)
     if not all(isinstance(y, Tensor) for y in outs):
-        raise ArgumentError(f"{name}: the function must return a tensor or a tuple of tensors")
+        raise ArgumentError(f"{name}: the function must return a tensor or a tuple of tensors, got {shown(made)}")
     return ins, outs, isinstance(made, (tuple, list))
 
 
@@ -41,7 +42,7 @@ def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[A
     if rows:
         found = backward.grad([y for y, _ in rows], ins, [s for _, s in rows], True, graph, allow_unused=True)
     if strict and any(g is None for g in found):
-        raise AutogradError("strict=True: a result does not depend on one of the inputs")
+        raise AutogradError("a result does not depend on one of the inputs; strict=False gives zeros for it")
     return tuple([zeros(x) if g is None else g for g, x in zip(found, ins, strict=True)])
 
 
@@ -49,7 +50,9 @@ def _seeds(name: str, v: Any, like: tuple[Any, ...]) -> tuple[Any, ...]:
     """The gradients to start with: v, or 1 for a single element."""
     if v is None:
         if len(like) != 1 or like[0].numel() != 1:
-            raise AutogradError(f"{name}: v is needed, except for a single tensor of one element")
+            raise AutogradError(
+                f"{name}: v is required unless there is one tensor of one element, got shapes {[x.shape for x in like]}"
+            )
         return (filled(like[0].shape, 1.0, like[0].dtype),)
     given = tuple(v) if isinstance(v, (tuple, list)) else (v,)
     if [x.shape for x in given] != [x.shape for x in like]:
@@ -94,7 +97,7 @@ def hessian(
     def slope(*ins: Any) -> Any:
         y = func(*ins)
         if not isinstance(y, Tensor) or y.numel() != 1:
-            raise AutogradError("hessian: the function must return a tensor of one element")
+            raise AutogradError(f"hessian: the function must return a tensor of one element, got {shown(y)}")
         first = _pull((y.reshape(()),), ins, (None,), True, strict)
         return first if several else first[0]
 
@@ -125,7 +128,7 @@ def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     with set_grad(True):
         ins, outs, many = _run("vhp", func, inputs, create_graph)
         if len(outs) != 1 or outs[0].numel() != 1:
-            raise AutogradError("vhp: the function must return a tensor of one element")
+            raise AutogradError(f"vhp: the function must return a tensor of one element, got {shown(outs)}")
         along = _seeds("vhp", v, ins)
         first = _pull((outs[0].reshape(()),), ins, (None,), True, strict)
         products = [(g * a).sum() for g, a in zip(first, along, strict=True)]

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gt.client.compat.arguments import rebuilt
+from gt.client.compat.arguments import rebuilt, shown
 from gt.client.grad import backward
 from gt.client.grad.modes import set_grad
 from gt.client.programs import kinds
@@ -76,7 +76,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
                 out = func(*given, **kwargs)
                 value, aux = out if has_aux else (out, None)
                 if not isinstance(value, Tensor) or value.numel() != 1:
-                    raise AutogradError("grad: the function must return a tensor of one element")
+                    raise AutogradError(f"grad: the function must return a tensor of one element, got {shown(value)}")
                 wanted = [given[n] for n in numbers]
                 found = iter(_grads([value], _tensors(wanted), [None], nested))
                 grads = [_like(w, found) for w in wanted]
@@ -134,8 +134,8 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         found = iter(_grads(outs, _tensors(given), list(seeds), bool(nested or recorder().transforms)))
         return tuple(_like(g, found) for g in given)
 
-    shown = value if nested else _like(value, (t.detach() for t in _tensors(value)))
-    return (shown, pull, aux) if has_aux else (shown, pull)
+    result = value if nested else _like(value, (t.detach() for t in _tensors(value)))
+    return (result, pull, aux) if has_aux else (result, pull)
 
 
 def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -5,8 +5,8 @@ a cluster. Both sides find the tensors in the same way: from the user's variable
 their own.
 
 Law 1: nothing is recorded and nothing is read here. A view that is out of date stays so.
-Law 2: a tensor has one name: that of a module before that of an optimizer, that before a variable's. A name is of one
-       tensor.
+Law 2: a tensor has one name: that in a module, else that in an optimizer, else that of a variable. No two tensors have
+       the same name.
 """
 
 from __future__ import annotations

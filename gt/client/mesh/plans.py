@@ -30,7 +30,7 @@ from gt.client.programs.tree import users_frame
 from gt.client.record.recorder import recorder
 from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
-from gt.client.tensor import own
+from gt.client.tensor import Tensor, own
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.program import Spec
 from gt.transport.messages import CHOICES_NBYTES, UsePlan, encode
@@ -52,7 +52,7 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
     >>> model = gt.nn.Sequential(gt.nn.Linear(8, 32), gt.nn.ReLU(), gt.nn.Linear(32, 8))
     >>> model = gt.shard_(model, {"0.*": {0: "x"}, "2.weight": {1: "x"}})
     """
-    if hasattr(own(x), "_v"):
+    if isinstance(own(x), Tensor):
         x = own(x)
         set_layout(x, layout_text("shard_", x.shape, layout, mesh))
         return x
@@ -77,7 +77,7 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
     return x
 
 
-class Plan(Protocol):
+class UsablePlan(Protocol):
     """What is used of a plan; see the file's header."""
 
     @property
@@ -152,7 +152,7 @@ def _root(name: str) -> str:
     return name.split(".")[0]
 
 
-def _around(plan: Plan) -> Iterator[tuple[str, Any]]:
+def _around(plan: UsablePlan) -> Iterator[tuple[str, Any]]:
     """The variables with names of the plan where the user called it."""
     frame = users_frame()
     for root in dict.fromkeys(_root(n) for n in plan.layouts):
@@ -162,7 +162,7 @@ def _around(plan: Plan) -> Iterator[tuple[str, Any]]:
                 break
 
 
-def _follow(plan: Plan, named: Mapping[str, Named]) -> None:
+def _follow(plan: UsablePlan, named: Mapping[str, Named]) -> None:
     rec = recorder()
     rec.refuse_sync()
     session = rec.session
@@ -198,7 +198,7 @@ def _bring_mesh(session: Session, axes: Mapping[str, int]) -> None:
         set_mesh(session, "", axes)
 
 
-def _message(plan: Plan) -> UsePlan:
+def _message(plan: UsablePlan) -> UsePlan:
     """A plan's choices as they are sent, each once."""
     choices: dict[bytes, Chosen] = {}
     number: dict[bytes, int] = {}

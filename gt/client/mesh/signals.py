@@ -31,6 +31,7 @@ from gt.client.record.recorder import apply, recorder
 from gt.client.session.placing import configure_session
 from gt.client.session.session import Session
 from gt.client.session.signals import Placement, placement_for
+from gt.client.tensor import Tensor
 from gt.client.views.aliases import pinned
 from gt.errors import ArgumentError, DTypeError
 
@@ -63,8 +64,8 @@ class Pin:
         try:
             out = apply(kind, args)
             placement = next((p for p in self.placements if p.covers(kind)), None)
-            if placement is None or not any(hasattr(a, "_v") for a in args):  # a new tensor gets its first use's layout
-                return out
+            if placement is None or not any(isinstance(a, Tensor) for a in args):
+                return out  # a new tensor gets the layout of its first use
             made = [_pinned(rec.session, placement, t) for t in (out if isinstance(out, tuple) else (out,))]
             return tuple(made) if isinstance(out, tuple) else made[0]
         finally:
@@ -136,7 +137,7 @@ def place(model: Any) -> Any:
             sharding.set_layout(t, text)
     for name, module in model.named_modules():
         if name and signals.find(name) is not None:
-            enter = _Named(name)
+            enter = _InContext(name)
             around = module._hooked().around
             if enter not in around:
                 around.append(enter)
@@ -144,7 +145,7 @@ def place(model: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Named:
+class _InContext:
     """Enters the context named after a module."""
 
     name: str

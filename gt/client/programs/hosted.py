@@ -4,8 +4,8 @@ Law 1: a value never changes, so its data, once here, is true for as long as the
 Law 2: the host computes only what has one right answer: views, comparisons, integers. Of anything that is rounded, or
        that picks one of equal elements, there is one computation, the worker's.
 Law 3: reading a pending value ends its program, whether a worker or the host computes it. Else programs would become as
-       different as the paths that loops take between their reads. An index is no such read: it is taken back out of the
-       program, which goes on with the number.
+       different as the paths that loops take between their reads. An index does not count as a read: its op is
+       removed from the program, which continues with the number.
 
 `x[i, j] > 50` in a loop records a slice and a comparison at each pass. `steps_to` finds that both can be computed here,
 from `x`, which is fetched once; the pending program then has nothing that is alive, and is dropped. A value that was
@@ -29,14 +29,14 @@ FAR = 32  #: Ops that are looked at, at most, to find how a value is made.
 Array = np.ndarray[Any, Any]
 
 
-class Steps(NamedTuple):
+class HostSteps(NamedTuple):
     """How to compute a pending value here."""
 
     nodes: list[Node]  #: In order.
     missing: list[Value]  #: What has to be fetched first.
 
 
-def steps_to(p: Pending, v: Value) -> Steps | None:
+def steps_to(p: Pending, v: Value) -> HostSteps | None:
     """How to compute a pending value here; None if the worker has to do it."""
     nodes: list[Node] = []
     missing: list[Value] = []
@@ -68,10 +68,10 @@ def steps_to(p: Pending, v: Value) -> Steps | None:
                     missing.append(leaf)
         node = parent
     # With two things to fetch, fetching the result itself is one wait less.
-    return None if wanted or len(missing) > 1 else Steps(nodes[::-1], missing)
+    return None if wanted or len(missing) > 1 else HostSteps(nodes[::-1], missing)
 
 
-def compute(p: Pending, steps: Steps) -> None:
+def compute(p: Pending, steps: HostSteps) -> None:
     """Compute pending values here, and take them out of their program: nothing else is to be recorded in it."""
     inputs = list(p.inputs)
     for node in steps.nodes:

@@ -19,7 +19,7 @@ from typing import Any
 from gt.client.programs.tree import Code, Kind, Pullback, kind_of
 from gt.errors import AutogradError
 from gt.ops.reverse import fit
-from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.ops.trace import OpTrace, Symbol, scalar_kind
 from gt.program import SCALAR_TYPES, Spec
 
 
@@ -78,10 +78,10 @@ def gradients(
 
 def _run(
     kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int, given: Sequence[bool], args: Sequence[Any]
-) -> tuple[Trace, list[tuple[int, Symbol]]]:
+) -> tuple[OpTrace, list[tuple[int, Symbol]]]:
     """The VJP on symbols, whose numbers are: those of the results' gradients, of the operands that are no numbers
     themselves, of the results. With the gradients it made."""
-    trace = Trace()
+    trace = OpTrace()
     g = [trace.symbol(s) for s in results]
     tensors = [trace.symbol(a) if type(a) is Spec else a for a in args]
     y = [trace.symbol(s) for s in results]
@@ -172,7 +172,7 @@ def _written(
     return Code(tuple(constants), tuple(steps), tuple([(i, place[d.number]) for i, d in found]))
 
 
-def _needed(trace: Trace, wanted: set[int]) -> list[Any]:
+def _needed(trace: OpTrace, wanted: set[int]) -> list[Any]:
     """The instructions that the gradients are made of, in order."""
     kept = []
     for instruction in reversed(trace.code):

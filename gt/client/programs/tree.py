@@ -42,13 +42,12 @@ _precision: list[Precision] = [DEFAULT_PRECISION]  #: One entry: how exactly thi
 class Kind:
     """An op with its attributes: the part of an instruction that is not an operand. Interned."""
 
-    __slots__ = ("attrs", "differentiable", "home", "op")
+    __slots__ = ("attrs", "home", "op")
 
     def __init__(self, op: Op, attrs: dict[str, Any], home: Kinds | None = None) -> None:
         self.op = op
         self.attrs = attrs
         self.home = home
-        self.differentiable = op.vjp is not None or op.compose is not None
 
     def refused(self) -> None:
         """Inference raised an error for these attributes. Forget them: others may equal them (True == 1 == 1.0)."""

@@ -24,7 +24,7 @@ from gt.client.programs.tree import Node, Variant
 LONGEST = 4  #: Programs of a round, at most.
 
 
-class Joining:
+class EndHistory:
     """What one thread's recorder has sent, as far as it tells which ends to join."""
 
     __slots__ = ("_last", "_repeated", "_rounds", "_sent")

@@ -62,7 +62,7 @@ class PaperChannel:
 
     def wait(self, timeout_s: float) -> NoReturn:
         """A session sleeps here until a message comes. On paper none comes later."""
-        raise ServerError("on paper nothing answers later than at once")
+        raise ServerError("on paper (gt.on_paper) there is no server to wait for")
 
     def close(self) -> None:
         self._answers.clear()

@@ -48,7 +48,7 @@ from gt.client.programs.pending import (
 from gt.client.programs.pullback import pullback
 from gt.client.programs.tree import Kind, Kinds, Node, end_of_period, find_period, kind_of
 from gt.client.record.contexts import NanWatch, Pinning, Policy, SeedTape, Tracing, policy
-from gt.client.record.joining import Joining
+from gt.client.record.joining import EndHistory
 from gt.client.session.connecting import current
 from gt.client.session.session import Session
 from gt.client.tensor import Edge, GradNode, Tensor
@@ -82,7 +82,7 @@ class Recorder:
         self.busy = False
         self.pending = Pending(self, session.tree.root)
         self.blocked = Pending(self, NOWHERE)  #: Stands in for `pending` while another thread ends it.
-        self.joining: Joining | None = None  #: Set once an optimizer's step has ended a program.
+        self.joining: EndHistory | None = None  #: Set once an optimizer's step has ended a program.
         self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
         self.trace: Tracing | None = None  #: Set while a @gt.function is being traced.
         self.anomaly: NanWatch | None = None  #: Set in anomaly mode.
@@ -247,7 +247,7 @@ class Recorder:
                 variant, live = call
                 variant.timed = timed
                 if p.end is not None:
-                    self.joining = self.joining or Joining()
+                    self.joining = self.joining or EndHistory()
                     self.joining.ends(end, p.inputs)
                 elif self.joining is not None:
                     self.joining.interrupted()

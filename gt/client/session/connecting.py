@@ -20,6 +20,7 @@ from gt.client.session import timer
 from gt.client.session.placing import configure_session, set_mesh, take_all
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, ServerError, StateError
+from gt.server import start_private
 
 __all__ = ["connect", "disconnect", "gpu_workers"]
 
@@ -133,8 +134,6 @@ def _join(address: str, settings: config.Config, mesh: Mapping[str, int] | None 
 
 
 def _start(settings: config.Config) -> Session:
-    from gt.server.local import start_private  # only here: a client that joins a server needs nothing of it
-
     private = start_private(settings)
     try:
         channel = transport.connect(private.address)

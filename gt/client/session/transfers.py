@@ -4,8 +4,8 @@ Law 1: when `upload` returns, the user's bytes have been copied: into slots of t
 Law 2: the chunks of a transfer go out in order, and are taken in order: after a chunk in the ring one that
        brings its bytes goes out only when all before it were acknowledged.
        What was in the ring when it was withdrawn, with the worker that had it, is sent again.
-Law 3: a slot is free again when its chunk was acknowledged, or when the fetch it was lent for has ended. A fetch that
-       was given up may still be written to: then so is its ring.
+Law 3: a slot is free again when its chunk was acknowledged, or when the fetch it was lent for has ended. A worker
+       may still write to the slots of a fetch that was given up: then the ring is given up too.
 Law 4: what is in a mailbox is the answer to a fetch before its message is here. So mailboxes are lent only when the
        worker is known to have the ring: all that the server had to say before that has been heard.
 Law 5: a tensor of several workers comes in parts, one transfer for each. Nothing is added twice: of shards that are

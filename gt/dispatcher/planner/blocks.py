@@ -16,7 +16,7 @@ from gt.dispatcher.planner.memo import memo
 from gt.dispatcher.planner.redistribute import Shape, count, overlap
 from gt.layout import Layout, Runs, held
 from gt.ops.record import ops
-from gt.ops.trace import Symbol, Trace
+from gt.ops.trace import OpTrace, Symbol
 
 Block = tuple[Runs, ...]
 
@@ -101,7 +101,7 @@ def only(made: Any) -> Symbol:
     return made
 
 
-def empty(trace: Trace, dtype: str, shape: Shape = (0,)) -> Symbol:
+def empty(trace: OpTrace, dtype: str, shape: Shape = (0,)) -> Symbol:
     """An array without elements, or one of zeros."""
     zero = False if dtype == "bool" else 0
     return only(trace.add(ops.full, (zero,), {"shape": shape, "dtype": dtype}))

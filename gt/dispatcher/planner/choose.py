@@ -27,7 +27,7 @@ from gt.dispatcher.planner.redistribute import (
     redistribute,
 )
 from gt.dispatcher.planner.ways import (
-    Keep,
+    KeepPartial,
     Layouts,
     Role,
     Split,
@@ -187,10 +187,10 @@ class _Options:
     def _add_partial(self, k: int, axis: str, kind: str) -> None:
         for group in self.linear if kind == "sum" else ():
             if k in group:
-                self._offer(axis, Keep(group, kind))
+                self._offer(axis, KeepPartial(group, kind))
         specs = self.use.specs
         if self.use.op.moves:
-            self._offer(axis, Keep(tuple(i for i, s in enumerate(specs) if not s.weak), kind))
+            self._offer(axis, KeepPartial(tuple(i for i, s in enumerate(specs) if not s.weak), kind))
         # Reduced on the way to a split: half the bytes of reducing it everywhere.
         for dim in self.bound.inputs[k] if specs[k].nbytes >= SCATTERED_NBYTES else ():
             for f in dim:

@@ -9,9 +9,9 @@ Law 3: a value made of numbers alone (zeros, a range, random numbers) is deferre
 Law 4: what is done for an instruction depends only on its op and attributes, the states of its operands, which of them
        are the same value, which are read again, and the goals of its results.
 
-A `Value` is a value of the program, and its `ValueState` lists its layouts. A `Decider` appends actions to a plan, one
-use of an op after the other. Because of Law 4 it decides once: a `Decision` is a piece of a plan whose slots are not
-filled in yet, and `apply` fills them in for every instruction that is alike. Layers repeat, and so do programs.
+A `PlannedValue` is a value of the program, and its `ValueState` lists its layouts. A `Decider` appends actions to a
+plan, one use of an op after the other. Because of Law 4 it decides once: a `Decision` is a piece of a plan whose slots
+are not filled in yet, and `apply` fills them in for every instruction that is alike. Layers repeat, and so do programs.
 
 An op runs in a way that was chosen elsewhere through follow.py.
 """
@@ -64,7 +64,7 @@ class ValueState:
         self.recipe = recipe
         self.numbers = 0 if recipe is None else len(recipe.specs)  #: how many numbers it is made of
         self.layouts = tuple([p for p in places if isinstance(p, Layout)])
-        #: Where in `Value.slots` a place has its slot.
+        #: Where in `PlannedValue.slots` a place has its slot.
         self.index = {p: i for i, p in enumerate(places, self.numbers)}
         #: Whether it is partial in all its layouts: an op that wants it reduced has to reduce it.
         self.is_partial = bool(self.layouts) and all(one.partial for one in self.layouts)
@@ -77,7 +77,7 @@ def state_of(spec: Spec, places: tuple[Place, ...], recipe: Use | None = None) -
 
 
 @dataclass(slots=True, eq=False)
-class Value:
+class PlannedValue:
     """A value of the program, or a number that an op takes."""
 
     state: ValueState
@@ -115,9 +115,9 @@ class Value:
         self.deferred, self.state = None, state_of(self.spec, self.state.places)
 
 
-def number(spec: Spec, slot: int) -> Value:
+def number(spec: Spec, slot: int) -> PlannedValue:
     """A scalar of the program, or a constant."""
-    return Value(state_of(spec, ()), (slot,))
+    return PlannedValue(state_of(spec, ()), (slot,))
 
 
 class Deferred:
@@ -125,15 +125,15 @@ class Deferred:
 
     __slots__ = ("depth", "operands", "results", "use")
 
-    def __init__(self, use: Use, operands: tuple[Value, ...], results: list[Value], depth: int) -> None:
+    def __init__(self, use: Use, operands: tuple[PlannedValue, ...], results: list[PlannedValue], depth: int) -> None:
         self.use, self.operands, self.results = use, operands, results
         self.depth = depth  #: how many ops in a row are deferred, with this one
 
 
-def from_recipe(state: ValueState, slots: tuple[int, ...]) -> Value:
+def from_recipe(state: ValueState, slots: tuple[int, ...]) -> PlannedValue:
     """A deferred value whose state has a recipe."""
     assert state.recipe is not None
-    value = Value(state, slots)
+    value = PlannedValue(state, slots)
     numbers = tuple([number(s, slot) for s, slot in zip(state.recipe.specs, slots, strict=False)])
     value.deferred = Deferred(state.recipe, numbers, [value], 1)
     return value
@@ -179,7 +179,7 @@ class Decider:
 
     # -- running an op -------------------------------------------------------------------------
 
-    def run(self, use: Use, operands: Sequence[Value], goals: Goals, reread: Reread = ()) -> list[Value]:
+    def run(self, use: Use, operands: Sequence[PlannedValue], goals: Goals, reread: Reread = ()) -> list[PlannedValue]:
         """The results of one use of an op, in the planner's own way."""
         tensors = [v for v in operands if not v.is_number]
         if use.op.pins:
@@ -204,14 +204,15 @@ class Decider:
             self.view_everywhere(use, operands, tensors[0], made)
         return made
 
-    def run_way(self, way: Way, operands: Sequence[Value]) -> list[Value]:
+    def run_way(self, way: Way, operands: Sequence[PlannedValue]) -> list[PlannedValue]:
         """The results of one use of an op, in a given way."""
         slots = self.run_on(way, operands)
         return [
-            Value(state_of(s, (one,)), (slot,)) for s, one, slot in zip(way.use.results, way.gives, slots, strict=True)
+            PlannedValue(state_of(s, (one,)), (slot,))
+            for s, one, slot in zip(way.use.results, way.gives, slots, strict=True)
         ]
 
-    def run_on(self, way: Way, operands: Sequence[Value]) -> tuple[int, ...]:
+    def run_on(self, way: Way, operands: Sequence[PlannedValue]) -> tuple[int, ...]:
         """Bring the operands to the layouts that a way wants, and run the op; the slots of its results."""
         work = op_work(way)
         sources: list[int] = []
@@ -234,7 +235,9 @@ class Decider:
         self.act(work.work, tuple(sources), results)
         return results
 
-    def view_everywhere(self, use: Use, operands: Sequence[Value], base: Value, made: Sequence[Value]) -> None:
+    def view_everywhere(
+        self, use: Use, operands: Sequence[PlannedValue], base: PlannedValue, made: Sequence[PlannedValue]
+    ) -> None:
         """A view costs nothing: it gets every layout that its operand has, so that it is not gathered once more."""
         for one in base.state.layouts:
             have = tuple([(one,) if v is base else None for v in operands])
@@ -246,11 +249,11 @@ class Decider:
                 for v, there, slot in zip(made, choice.way.gives, slots, strict=True):
                     v.add(there, slot)
 
-    def expand(self, use: Use, operands: Sequence[Value], goals: Goals, reread: Reread) -> list[Value]:
+    def expand(self, use: Use, operands: Sequence[PlannedValue], goals: Goals, reread: Reread) -> list[PlannedValue]:
         """The results of an op that is written in other ops."""
         expansion = expansion_of(use)
         goal_of = dict(zip(expansion.results, goals, strict=True))
-        env: dict[int, Value] = dict(enumerate(operands))
+        env: dict[int, PlannedValue] = dict(enumerate(operands))
         for inner in expansion.code:
             mine = [
                 number(s, self.constant(a.value)) if isinstance(a, Constant) else env[a]
@@ -276,13 +279,13 @@ class Decider:
 
     # -- layouts -------------------------------------------------------------------------------
 
-    def pinned(self, value: Value, text: str) -> Value:
+    def pinned(self, value: PlannedValue, text: str) -> PlannedValue:
         """The same value, in the layout that a program asks for, and in no other."""
         return self.only_at(value, self.layout_in(text, value.spec))
 
-    def only_at(self, value: Value, target: Layout) -> Value:
+    def only_at(self, value: PlannedValue, target: Layout) -> PlannedValue:
         """The same value, in one layout and in no other."""
-        return Value(state_of(value.spec, (target,)), (self.place(value, target),))
+        return PlannedValue(state_of(value.spec, (target,)), (self.place(value, target),))
 
     def layout_in(self, text: str, s: Spec) -> Layout:
         """The layout that a text says: "[8@x]", or "name: [8@x]" on a mesh of the session."""
@@ -298,7 +301,7 @@ class Decider:
         fits(one, s.shape)
         return one
 
-    def place(self, value: Value, want: Layout) -> int:
+    def place(self, value: PlannedValue, want: Layout) -> int:
         """The slot of a value in a layout: converted if it is not there yet."""
         slot = value.at(want)
         if slot is not None:
@@ -319,7 +322,7 @@ class Decider:
             start = step.to
         return slot
 
-    def lead(self, value: Value, path: Sequence[Layout]) -> None:
+    def lead(self, value: PlannedValue, path: Sequence[Layout]) -> None:
         """Convert a value from the layout in which it was made, through these layouts one after the other, in
         one step each."""
         start = value.state.layouts[0]
@@ -330,7 +333,7 @@ class Decider:
                 slot = self.take_step(value, start, slot, step)
                 start = step.to
 
-    def take_step(self, value: Value, start: Layout, source: int, step: Step) -> int:
+    def take_step(self, value: PlannedValue, start: Layout, source: int, step: Step) -> int:
         slot = value.at(step.to)
         if slot is None:
             slot = self.new_slot()
@@ -346,16 +349,16 @@ class Decider:
 
     # -- deferred values -----------------------------------------------------------------------
 
-    def defer(self, use: Use, operands: Sequence[Value], depth: int) -> list[Value]:
+    def defer(self, use: Use, operands: Sequence[PlannedValue], depth: int) -> list[PlannedValue]:
         """The results of an op that is run when they are used."""
         if depth == 1 and len(use.results) == 1:
             return [from_recipe(state_of(use.results[0], (), use), tuple([v.slots[0] for v in operands]))]
-        made: list[Value] = []
+        made: list[PlannedValue] = []
         deferred = Deferred(use, tuple(operands), made, depth)
-        made += [Value(ValueState(s, ()), (), deferred) for s in use.results]
+        made += [PlannedValue(ValueState(s, ()), (), deferred) for s in use.results]
         return made
 
-    def make(self, value: Value, deferred: Deferred, want: Layout) -> None:
+    def make(self, value: PlannedValue, deferred: Deferred, want: Layout) -> None:
         """Make a deferred value, in a layout as near as possible to this one."""
         use = deferred.use
         goals = tuple([want if v is value else None for v in deferred.results])
@@ -371,7 +374,7 @@ class Decider:
 # -- decisions -------------------------------------------------------------------------------
 
 #: Runs one use of an op on values of a plan; the results.
-Run = Callable[["Decider", Sequence["Value"]], list["Value"]]
+Run = Callable[["Decider", Sequence["PlannedValue"]], list["PlannedValue"]]
 
 #: How many decisions are remembered. When there are more, everything is forgotten before the next plan: what is in use
 #: is soon found again.
@@ -417,7 +420,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     defers: bool  #: whether a result is deferred
     one_action: OneAction | None  #: most decisions are
 
-    def apply(self, plan: Decider, operands: Sequence[Value]) -> list[Value]:
+    def apply(self, plan: Decider, operands: Sequence[PlannedValue]) -> list[PlannedValue]:
         """Carry it out on these operands; the results."""
         n = plan.count
         plan.count = n + self.new
@@ -427,10 +430,10 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
             states = one.states
             if len(states) == 1:
                 made: tuple[int, ...] = (n,)
-                values = [Value(states[0], made)]
+                values = [PlannedValue(states[0], made)]
             else:
                 made = tuple(range(n, plan.count))
-                values = [Value(state, (slot,)) for state, slot in zip(states, made, strict=True)]
+                values = [PlannedValue(state, (slot,)) for state, slot in zip(states, made, strict=True)]
             plan.actions.append(Action(one.work, tuple(slots), made, plan.instruction))
             return values
         env = (*slots, *map(plan.constant, self.constants), *range(n, n + self.new))
@@ -442,8 +445,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         for text in self.notes:
             plan.notes.setdefault(text)
         if self.defers:
-            return [(from_recipe if r.state.recipe else Value)(r.state, r.slots(env)) for r in self.results]
-        return [Value(r.state, r.slots(env)) for r in self.results]
+            return [(from_recipe if r.state.recipe else PlannedValue)(r.state, r.slots(env)) for r in self.results]
+        return [PlannedValue(r.state, r.slots(env)) for r in self.results]
 
 
 def decide(
@@ -453,7 +456,7 @@ def decide(
     """The decision about a use of an op on operands in these states; None if a result is made of deferred values: when
     it is made depends on who uses it. `same`: for each operand, the first one that is the same value. `run`: what to do
     instead of `Decider.run`."""
-    values: list[Value] = []
+    values: list[PlannedValue] = []
     origins: list[tuple[int, int]] = []  # of each slot: (operand, which of its slots)
     for k, (first, state) in enumerate(zip(same, states, strict=True)):
         if first < k and not state.spec.weak:
@@ -462,7 +465,7 @@ def decide(
         count = 1 if state.spec.weak else state.numbers + len(state.places)
         slots = tuple(range(len(origins), len(origins) + count))
         origins += [(k, i) for i in range(count)]
-        values.append((from_recipe if state.recipe else Value)(state, slots))
+        values.append((from_recipe if state.recipe else PlannedValue)(state, slots))
     plan = Decider(home, {}, len(origins))
     made = plan.run(use, values, goals, reread) if run is None else run(plan, values)
     if any(v.deferred is not None and v.state.recipe is None for v in made):

@@ -14,9 +14,9 @@ import msgspec
 
 from gt.chosen import Chosen
 from gt.dispatcher.planner.choose import Goals
-from gt.dispatcher.planner.decide import Decider, Value
+from gt.dispatcher.planner.decide import Decider, PlannedValue
 from gt.dispatcher.planner.memo import memo
-from gt.dispatcher.planner.ways import Keep, Layouts, Use, Way, bound_of, make_way
+from gt.dispatcher.planner.ways import KeepPartial, Layouts, Use, Way, bound_of, make_way
 from gt.errors import GTError
 from gt.layout import Layout, Mesh, Pieces, layout, parse
 
@@ -51,7 +51,7 @@ def way_for(use: Use, mesh: Mesh, encoded: bytes) -> Way:
             raise ChoiceError(f"{use.op.name}: factor {f!r} has size {bound.sizes[f]}, got pieces {pieces}")
     if len(set(used)) != len(used) or any(a not in mesh.sizes for a in used):
         raise ChoiceError(f"{use.op.name}: expected each axis of {mesh!r} at most once, got {used}")
-    keep = {a: Keep(tuple(operands), kind) for a, (operands, kind) in chosen.keep.items()}
+    keep = {a: KeepPartial(tuple(operands), kind) for a, (operands, kind) in chosen.keep.items()}
     have: Sequence[Layouts] | None = [()] * len(use.specs) if chosen.whole_windows else None
     way = make_way(use, mesh, split, keep, have)
     if way is None:
@@ -67,7 +67,9 @@ def product(sizes: Sequence[int]) -> int:
     return made
 
 
-def follow(decider: Decider, use: Use, operands: Sequence[Value], goals: Goals, chosen: Chosen) -> list[Value]:
+def follow(
+    decider: Decider, use: Use, operands: Sequence[PlannedValue], goals: Goals, chosen: Chosen
+) -> list[PlannedValue]:
     """The results of one use of an op, in a chosen way: Law 1."""
     for k, texts in chosen.via:
         if not 0 <= k < len(operands) or operands[k].is_number:
@@ -83,7 +85,9 @@ def follow(decider: Decider, use: Use, operands: Sequence[Value], goals: Goals, 
     )
 
 
-def wanted(decider: Decider, use: Use, operands: Sequence[Value], chosen: Chosen) -> list[tuple[Value, Layout | None]]:
+def wanted(
+    decider: Decider, use: Use, operands: Sequence[PlannedValue], chosen: Chosen
+) -> list[tuple[PlannedValue, Layout | None]]:
     """The operands, each with the layout that an expansion wants it in; None for a number."""
     assert chosen.expand is not None
     if len(chosen.expand) != len(operands):
@@ -94,7 +98,7 @@ def wanted(decider: Decider, use: Use, operands: Sequence[Value], chosen: Chosen
     ]
 
 
-def at_layout(decider: Decider, value: Value, want: Layout | None) -> Value:
+def at_layout(decider: Decider, value: PlannedValue, want: Layout | None) -> PlannedValue:
     """A value that is in one layout only, so that an expansion starts from it."""
     if want is None or value.deferred is not None:
         return value

@@ -23,7 +23,7 @@ from gt.dispatcher.planner.work import Sketch, Template, Templates, Work, single
 from gt.layout import Coordinate, Runs
 from gt.ops.record import ops
 from gt.ops.shard import Part, first_phase, last_phase, on_shard, parts_at, shard_spec
-from gt.ops.trace import Symbol, Trace
+from gt.ops.trace import OpTrace, Symbol
 from gt.program import Spec
 
 
@@ -132,7 +132,7 @@ class OpWork:
         operands = [sketch.symbol(s) for s in local]
         return sketch.finish(*sketch.include(trace, self._checked(sketch, trace, operands), made))
 
-    def _checked(self, sketch: Sketch, trace: Trace, operands: list[Symbol]) -> list[Symbol]:
+    def _checked(self, sketch: Sketch, trace: OpTrace, operands: list[Symbol]) -> list[Symbol]:
         """The operands. Indices are checked where the trace does not check them against the whole dimension."""
         if self.op.indices is None:
             return operands
@@ -142,7 +142,7 @@ class OpWork:
                 checked[k] = sketch.add(ops.in_range, (operands[k],), {"n": n, "extra": extra})
         return checked
 
-    def _checks(self, trace: Trace, k: int, n: int, extra: int | None) -> bool:
+    def _checks(self, trace: OpTrace, k: int, n: int, extra: int | None) -> bool:
         for op, args, attrs, _ in trace.code:
             if op is self.op and isinstance(args[k], Symbol) and args[k].number == k:
                 specs = [a.spec if isinstance(a, Symbol) else s for a, s in zip(args, self.specs, strict=True)]

@@ -15,7 +15,7 @@ from typing import Any
 from gt.chosen import Chosen
 from gt.dispatcher.planner import decide
 from gt.dispatcher.planner.choose import Goals, Reread
-from gt.dispatcher.planner.decide import Decider, Value, ValueState, number, state_of
+from gt.dispatcher.planner.decide import Decider, PlannedValue, ValueState, number, state_of
 from gt.dispatcher.planner.emit import Local, Output, emit
 from gt.dispatcher.planner.follow import encode_choice, follow
 from gt.dispatcher.planner.memo import forget, memo
@@ -98,7 +98,7 @@ class _Planner:
         self.pinned: set[int] = set()  #: values whose layout the program says
         #: The program's values so far, by number.
         self.values = [
-            Value(input_state(s, one), (i,))
+            PlannedValue(input_state(s, one), (i,))
             for i, (s, one) in enumerate(zip(checked.specs, self.layouts, strict=False))
         ]
         self.scalars = [number(SCALARS[kind], n + k) for k, kind in enumerate(kinds)]
@@ -172,9 +172,9 @@ class _Planner:
             start = end
 
     def first(
-        self, ins: Instruction, start: int, operands: Sequence[Value], goals: Goals, same: Sequence[int] | None,
+        self, ins: Instruction, start: int, operands: Sequence[PlannedValue], goals: Goals, same: Sequence[int] | None,
         reread: Reread, key: tuple[object, ...],
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[PlannedValue]:  # fmt: skip
         """The results of an instruction that is like none before."""
         results = tuple(self.checked.specs[start : start + ins.results])
         use = Use(op_named(ins.op), Attrs.of(ins.attrs), tuple([v.spec for v in operands]), results)
@@ -189,8 +189,8 @@ class _Planner:
         return self.decider.run(use, operands, goals, reread)
 
     def follow(
-        self, ins: Instruction, start: int, operands: Sequence[Value], chosen: Chosen, facts: tuple[Any, ...]
-    ) -> list[Value] | None:
+        self, ins: Instruction, start: int, operands: Sequence[PlannedValue], chosen: Chosen, facts: tuple[Any, ...]
+    ) -> list[PlannedValue] | None:
         """The results of an instruction in the way that was chosen for it; None, with a note, if the choice does not
         fit. `facts`: its attributes, goals and repeated operands."""
         _, wanted, same = facts
@@ -204,7 +204,7 @@ class _Planner:
         if use.op.pins:
             return None
 
-        def run(decider: Decider, values: Sequence[Value]) -> list[Value]:
+        def run(decider: Decider, values: Sequence[PlannedValue]) -> list[PlannedValue]:
             return follow(decider, use, values, goals, chosen)
 
         try:
@@ -234,7 +234,7 @@ class _Planner:
                 value.state = state_of(state.spec, tuple([state.places[k] for k in kept]))
                 value.slots = tuple([value.slots[k] for k in kept])
 
-    def has_deep(self, operands: Sequence[Value]) -> bool:
+    def has_deep(self, operands: Sequence[PlannedValue]) -> bool:
         """Whether an operand is made of deferred values, or a result would be: no decision covers that."""
         tensors = [v for v in operands if not v.is_number]
         if any(v.deferred is not None and v.state.recipe is None for v in tensors):

@@ -147,16 +147,16 @@ def _step(x: Symbol, source: Layout, step: Step, at: Coordinate, have: Block, wa
     raise AssertionError(f"no step of kind {step.kind}")
 
 
-class Group(NamedTuple):
+class Members(NamedTuple):
     """The workers that meet in a collective, as one of them sees it."""
 
     workers: tuple[int, ...]
     rank: int  #: which of them this one is
 
 
-def group_of(m: Mesh, axes: Axes, at: Coordinate) -> Group:
+def group_of(m: Mesh, axes: Axes, at: Coordinate) -> Members:
     members = m.group(axes, at)
-    return Group(tuple(m.workers[j] for j in members), members.index(m.coordinates.index(at)))
+    return Members(tuple(m.workers[j] for j in members), members.index(m.coordinates.index(at)))
 
 
 # -- reductions ------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def cast(x: Symbol, dtype: DType) -> Symbol:
     return x if x.dtype is dtype else only(ops.cast(x, dtype=dtype.name))
 
 
-def _all_reduced(x: Symbol, kind: str, group: Group) -> Symbol:
+def _all_reduced(x: Symbol, kind: str, group: Members) -> Symbol:
     return only(ops.all_reduce(x, workers=group.workers, rank=group.rank, kind=kind)) if x.spec.size else x
 
 
@@ -248,7 +248,7 @@ def _added(addends: Symbol, kind: str, want: Block, dtype: DType) -> Symbol:
 # -- moves -----------------------------------------------------------------------------------
 
 
-def _all_gathered(x: Symbol, want: Block, parts: Sequence[Block], group: Group) -> Symbol:
+def _all_gathered(x: Symbol, want: Block, parts: Sequence[Block], group: Members) -> Symbol:
     sizes = tuple(elements(p) for p in parts)
     if not sum(sizes):
         return reshape(x, sizes_of(want))
@@ -270,7 +270,7 @@ def _cut(x: Symbol, parts: Sequence[Block | None]) -> list[tuple[Block, Symbol]]
 
 def exchanged(
     x: Symbol, have: Block | None, want: Block | None, sends: Sequence[Block | None], takes: Sequence[Block | None],
-    group: Group,
+    group: Members,
 ) -> Symbol:  # fmt: skip
     """The block that this worker wants, out of blocks that the members have for it. It sends the block `sends[j]` to
     member j, and receives `takes[j]` from it. A worker that holds nothing passes an empty array for x, and one
@@ -334,7 +334,7 @@ def exchange_in_group(
         if meets:
             sends = [table.get((k, j)) for j in range(len(workers))]
             takes = [table.get((i, k)) for i in range(len(workers))]
-            y = exchanged(x, have, want, sends, takes, Group(workers, k))
+            y = exchanged(x, have, want, sends, takes, Members(workers, k))
         elif want is not None:
             is_here = have is not None and elements(want)
             y = take(x, have or (), want) if is_here else empty(sketch, s.dtype.name, sizes_of(want))

@@ -5,9 +5,9 @@ Law 2: an operand that is added to a contraction over split factors is made part
        0, zero elsewhere), so that it is not added once per worker.
 
 A way gives every axis of the mesh a role: it splits a factor of the op's rule (`Split`), it carries partial values of
-some operands through to the results (`Keep`), or it does nothing (None). `make_way` derives the layouts of operands
-and results from that, or finds that the op cannot do it. The planner's own choice is in choose.py. `all_ways` lists
-what there is to choose from:
+some operands through to the results (`KeepPartial`), or it does nothing (None). `make_way` derives the layouts of
+operands and results from that, or finds that the op cannot do it. The planner's own choice is in choose.py.
+`all_ways` lists what there is to choose from:
 
     >>> from gt.layout import mesh
     >>> from gt.ops.record import ops
@@ -104,7 +104,7 @@ class Split(NamedTuple):
     factor: str
 
 
-class Keep(NamedTuple):
+class KeepPartial(NamedTuple):
     """These operands are partial over the axis, and so are the results."""
 
     operands: tuple[int, ...]
@@ -112,7 +112,7 @@ class Keep(NamedTuple):
 
 
 #: What one axis of the mesh does in a way; None: nothing.
-Role = Split | Keep | None
+Role = Split | KeepPartial | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Way:
     bound: Bound
     mesh: Mesh
     split: dict[str, Pieces]  #: the pieces of each factor that is split
-    keep: Mapping[str, Keep]  #: by axis
+    keep: Mapping[str, KeepPartial]  #: by axis
     wants: tuple[Layout | None, ...]  #: of each operand; None for a number
     halos: tuple[tuple[Halo, ...], ...]  #: of each operand
     gives: tuple[Layout, ...]  #: of each result
@@ -156,21 +156,22 @@ def axes_of(pieces: Pieces) -> Axes:
     return tuple([a for _, axes in pieces for a in axes])
 
 
-def by_role(roles: Mapping[str, Role]) -> tuple[dict[str, list[str]], dict[str, Keep]]:
+def by_role(roles: Mapping[str, Role]) -> tuple[dict[str, list[str]], dict[str, KeepPartial]]:
     """The axes of each factor that is split, and the axes that keep partial values."""
     over: dict[str, list[str]] = {}
-    keep: dict[str, Keep] = {}
+    keep: dict[str, KeepPartial] = {}
     for axis, role in roles.items():
         if type(role) is Split:
             over.setdefault(role.factor, []).append(axis)
-        elif type(role) is Keep:
+        elif type(role) is KeepPartial:
             keep[axis] = role
     return over, keep
 
 
 def make_way(
-    use: Use, mesh: Mesh, split: dict[str, Pieces], keep: Mapping[str, Keep], have: Sequence[Layouts] | None = None
-) -> Way | None:
+    use: Use, mesh: Mesh, split: dict[str, Pieces], keep: Mapping[str, KeepPartial],
+    have: Sequence[Layouts] | None = None,
+) -> Way | None:  # fmt: skip
     """The way that splits these factors like this, and keeps partial values over these axes; None if the op cannot.
 
     `have` only matters for windows: a window is cut out of an operand that is whole somewhere, or that can be made in
@@ -209,7 +210,7 @@ def make_way(
 
 
 def _partial(
-    use: Use, bound: Bound, split: dict[str, Pieces], keep: Mapping[str, Keep]
+    use: Use, bound: Bound, split: dict[str, Pieces], keep: Mapping[str, KeepPartial]
 ) -> tuple[list[dict[str, str]], list[dict[str, str]]] | None:
     """The partial axes and their kinds, of each operand and of each result; None if the op cannot do it."""
     specs = use.specs
@@ -355,12 +356,12 @@ def all_ways(use: Use, mesh: Mesh, pieces: int = 2) -> Iterator[Way]:
 def all_roles(use: Use) -> list[Role]:
     """What an axis can do for an op."""
     found: list[Role] = [None, *[Split(f) for f in bound_of(use).splittable()]]
-    kept = [Keep(group, "sum") for group in groups(use.op, use.specs, use.attrs.value)]
+    kept = [KeepPartial(group, "sum") for group in groups(use.op, use.specs, use.attrs.value)]
     if use.op.moves:
         tensors = [k for k, s in enumerate(use.specs) if not s.weak]
         dtypes = [use.specs[k].dtype for k in tensors]
         ordered = not any(dtype.is_complex for dtype in dtypes)
-        kept += [Keep(tuple(tensors), kind) for kind in KINDS if kind == "sum" or ordered]
+        kept += [KeepPartial(tuple(tensors), kind) for kind in KINDS if kind == "sum" or ordered]
         if not all(dtype.is_differentiable for dtype in dtypes):
             kept = [role for role in kept if role.kind != "sum"]
     return found + list(kept)

@@ -28,7 +28,7 @@ from gt.dispatcher.planner.redistribute import Step
 from gt.errors import ProgramError
 from gt.layout import Axes, Layout, Mesh
 from gt.ops.record import Op, ops
-from gt.ops.trace import Symbol, Trace
+from gt.ops.trace import OpTrace, Symbol
 from gt.program import Instruction, Spec
 
 #: Some elements of a tuple, as a tuple.
@@ -105,7 +105,7 @@ class Template(msgspec.Struct, frozen=True, gc=False):
 Templates = dict[int, Template]
 
 
-class Sketch(Trace):
+class Sketch(OpTrace):
     """A trace that becomes a template. It keeps the specs of its symbols, and another trace can be copied into it."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Sketch(Trace):
         self.specs[s.number] = spec
         return s
 
-    def include(self, trace: Trace, operands: Sequence[Any], results: Sequence[Symbol]) -> list[Any]:
+    def include(self, trace: OpTrace, operands: Sequence[Any], results: Sequence[Symbol]) -> list[Any]:
         """Copy the instructions of a trace whose first symbols are its operands; its results here."""
         env: dict[int, Any] = dict(enumerate(operands))
         for op, args, attrs, numbers in trace.code:
@@ -130,12 +130,12 @@ class Sketch(Trace):
         return _template(operands, self, self.specs, results)
 
 
-def single(operands: int, trace: Trace, results: Sequence[Symbol]) -> Template:
+def single(operands: int, trace: OpTrace, results: Sequence[Symbol]) -> Template:
     """The template of a trace of one instruction that makes these results."""
     return _template(operands, trace, {r.number: r.spec for r in results}, results)
 
 
-def _template(operands: int, trace: Trace, specs: Mapping[int, Spec], results: Sequence[Symbol]) -> Template:
+def _template(operands: int, trace: OpTrace, specs: Mapping[int, Spec], results: Sequence[Symbol]) -> Template:
     first_constant = operands + sum([len(numbers) for _, _, _, numbers in trace.code])
     constants: list[Any] = []
     code: list[Instruction] = []
@@ -269,7 +269,7 @@ class ScriptConstant(NamedTuple):
     values: tuple[Any, ...]  #: one per member
 
 
-class Variant(NamedTuple):
+class InstructionVariant(NamedTuple):
     """One instruction as some members of a script run it."""
 
     op: str
@@ -282,7 +282,7 @@ class ScriptLine(NamedTuple):
     """One instruction of a script; there are several for one instruction if its operands differ between members."""
 
     args: Pick  #: out of (operands, made values, constants)
-    variants: tuple[Variant, ...]
+    variants: tuple[InstructionVariant, ...]
 
 
 class Script(msgspec.Struct, frozen=True, gc=False):
@@ -298,7 +298,7 @@ class Script(msgspec.Struct, frozen=True, gc=False):
     operands: int  #: how many values it takes
     results: Pick  #: out of (operands, made values, constants)
     #: If it is one instruction on all operands in order, and makes the results of the work: its variants.
-    plain: tuple[Variant, ...]
+    plain: tuple[InstructionVariant, ...]
     result_nbytes: tuple[tuple[int, ...], ...]  #: of each member: see `Template`
     extra_nbytes: tuple[tuple[int, int], ...]  #: of each member: see `Template`; () if all are zero
     #: Of each result: the operand whose memory it can take over, or -1. () if none can.
@@ -325,9 +325,9 @@ def _script(members: Sequence[int], templates: Sequence[Template | None], result
                     break
             else:
                 different.append((ins, list(there)))
-        by_args: dict[tuple[int, ...], list[Variant]] = {}
+        by_args: dict[tuple[int, ...], list[InstructionVariant]] = {}
         for ins, there in different:
-            by_args.setdefault(ins.args, []).append(Variant(ins.op, ins.attrs, ins.results, tuple(there)))
+            by_args.setdefault(ins.args, []).append(InstructionVariant(ins.op, ins.attrs, ins.results, tuple(there)))
         lines += [ScriptLine(picking(args), tuple(variants)) for args, variants in by_args.items()]
     made = sum([ins.results for ins in first.code])
     in_order = len(first.code) == len(lines) == 1 and first.code[0].args == tuple(range(first.operands))

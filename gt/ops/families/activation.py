@@ -76,7 +76,7 @@ def _activation(
     **more: Any,
 ) -> Op:
     """An activation and its gradient op. `attrs` has the attributes of each sample; `backward(torch)` is torch's
-    kernel of (g, x, **attrs), None if it is no good; `second` is the gradient of the gradient by x, None where that
+    kernel of (g, x, **attrs), None if it cannot be used; `second` is the gradient of the gradient by x, None where that
     is zero."""
     expected = tuple(attrs[0])
     dx_name = f"{name}_dx"

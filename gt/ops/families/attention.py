@@ -211,8 +211,8 @@ def _d_torch(torch: Any, site: Site, *, causal: bool, scale: float) -> Any:
         return *map(_rows, (g.to(own), q, k, v, out.to(own))), total.to(wide).contiguous()
 
     def nothing(kind: Any) -> Any:
-        """A number for dropout, which there is none. Not a place in a tensor: one that does not begin where memory is
-        aligned makes Inductor believe that no result is."""
+        """The seed or offset of a dropout that does not happen. A tensor of its own: from an element of another tensor,
+        at an address that is not aligned, Inductor would conclude that no result is aligned."""
         return torch.zeros((), dtype=kind, device=site.device)
 
     if which == "cpu":

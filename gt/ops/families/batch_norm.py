@@ -14,14 +14,14 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families import norm
-from gt.ops.families.norm import NARROW, Form, Shape, cast, kept, reshape, scaled, seen, wide_dtype
+from gt.ops.families.norm import NARROW, NormForm, Shape, cast, kept, reshape, scaled, seen, wide_dtype
 from gt.ops.record import Rng, Sample, Site, op, ops
 from gt.ops.sharding import linear_op, spelled
 from gt.program import Spec, spec
 
 
-def _batched(shape: Shape) -> Form:
-    return Form(shape, (0, *range(2, len(shape))), shape[1:2], shape[1:2], norm.per_channel(shape))
+def _batched(shape: Shape) -> NormForm:
+    return NormForm(shape, (0, *range(2, len(shape))), shape[1:2], shape[1:2], norm.per_channel(shape))
 
 
 def _channels(name: str, x: Spec) -> Shape:

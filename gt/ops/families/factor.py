@@ -352,7 +352,7 @@ def _infer_permutation(pivots: Spec, *, m: Any, dtype: Any) -> Spec:
     rules.index("lu_permutation", pivots)
     n = rules.size("lu_permutation", "m", m)
     if not pivots.ndim or pivots.shape[-1] > n or pivots.dtype is not dtypes.int32:
-        raise ShapeError(f"lu_permutation: at most {n} int32 pivots for {n} rows, not {pivots!r}")
+        raise ShapeError(f"lu_permutation: expected at most {n} int32 pivots for {n} rows, got {pivots!r}")
     return spec((*pivots.shape[:-1], n, n), rules.dtype("lu_permutation", dtype))
 
 

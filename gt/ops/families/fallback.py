@@ -74,7 +74,7 @@ def _unpack(torch: Any, x: Any, tensors: list[Any]) -> Any:
 
 
 def _read_call(name: str, call: Any, operands: int | None = None) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments described; refuses what is no description."""
+    """The arguments described; raises if they are not described correctly."""
     try:
         args, kwargs = json.loads(call)
     except (TypeError, ValueError):

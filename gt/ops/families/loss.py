@@ -1,7 +1,7 @@
 """Losses that are worth an instruction of their own: of class numbers, of squares, of two classes.
 
-Class numbers are indices and checked as such; one equal to `ignore_index` counts for nothing. Weights, of
-classes or of elements, come in afterwards: who has some asks for the losses one by one.
+Class numbers are indices and checked as such; one equal to `ignore_index` is left out. Weights of
+classes or elements are applied afterwards: a weighted loss takes reduction="none" and multiplies the losses.
 """
 
 from __future__ import annotations
@@ -412,7 +412,7 @@ binary_cross_entropy = pointwise_op(
         lambda g, y, x, target: g * (x - target) / ops.clamp_min((1.0 - x) * x, 1e-12),
         lambda g, y, x, target: g * (_log(1.0 - x) - _log(x)),
     ),
-    # torch's own kernel would trap on CUDA for an x that is no probability.
+    # torch's own kernel would trap on CUDA for an x that is not a probability.
     compose=lambda x, target: -(target * _log(x) + (1.0 - target) * _log(1.0 - x)),
     samples=lambda rng: [
         (tuple(np.asarray(rng.uniform(0.1, 0.9, size=s)) for _ in range(2)), {}) for s in [(3, 4), (), (0, 2)]

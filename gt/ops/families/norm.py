@@ -1,6 +1,6 @@
 """Norms: numbers of mean zero and variance one over some dimensions, then scaled and shifted.
 
-All of them are one computation over different dimensions, which a `Form` names. Each returns, after its
+All of them are one computation over different dimensions, which a `NormForm` names. Each returns, after its
 result, what its gradient reads: the mean and 1 / standard deviation, in float32 where x is narrower.
 The gradients `<norm>_d` are those of x, weight and bias in one instruction, as torch's kernels make them.
 Their own gradients come from their compositions.
@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 NARROW = (dtypes.float16, dtypes.bfloat16)
 
 
-class Form(NamedTuple):
+class NormForm(NamedTuple):
     """What a norm averages over, and the shapes of its parts."""
 
     view: Shape  #: x is looked at in this shape ...
@@ -37,14 +37,14 @@ class Form(NamedTuple):
     affine: Shape  #: ... which in this one broadcast against x
 
 
-def _last_dims(shape: Shape, n: int) -> Form:
+def _last_dims(shape: Shape, n: int) -> NormForm:
     first = len(shape) - n
-    return Form(shape, tuple(range(first, len(shape))), shape[:first] + (1,) * n, shape[first:], shape[first:])
+    return NormForm(shape, tuple(range(first, len(shape))), shape[:first] + (1,) * n, shape[first:], shape[first:])
 
 
-def _grouped(shape: Shape, groups: int) -> Form:
+def _grouped(shape: Shape, groups: int) -> NormForm:
     view = (shape[0], groups, shape[1] // groups * math.prod(shape[2:]))
-    return Form(view, (2,), view[:2], shape[1:2], per_channel(shape))
+    return NormForm(view, (2,), view[:2], shape[1:2], per_channel(shape))
 
 
 def per_channel(shape: Shape) -> Shape:
@@ -64,29 +64,29 @@ def reshape(x: Any, shape: Shape) -> Any:
     return x if x.shape == shape else ops.reshape(x, shape=shape)
 
 
-def kept(form: Form) -> Shape:
+def kept(form: NormForm) -> Shape:
     return tuple(1 if d in form.dims else n for d, n in enumerate(form.view))
 
 
-def averaged(x: Any, form: Form) -> Any:
+def averaged(x: Any, form: NormForm) -> Any:
     return ops.mean(x, dims=form.dims, keepdim=True)
 
 
 # -- the computation -------------------------------------------------------------------------
 
 
-def seen(x: Any, form: Form) -> Any:
+def seen(x: Any, form: NormForm) -> Any:
     return reshape(cast(x, wide_dtype(x.dtype)), form.view)
 
 
-def scaled(y: Any, affine: tuple[Any, ...], form: Form) -> Any:
+def scaled(y: Any, affine: tuple[Any, ...], form: NormForm) -> Any:
     for k, a in enumerate(affine):
         a = reshape(cast(a, y.dtype), form.affine)
         y = y + a if k else y * a
     return y
 
 
-def forward(x: Any, affine: tuple[Any, ...], form: Form, eps: float, center: bool = True) -> tuple[Any, ...]:
+def forward(x: Any, affine: tuple[Any, ...], form: NormForm, eps: float, center: bool = True) -> tuple[Any, ...]:
     """The result, the mean (if it is taken away) and 1 / deviation."""
     v = seen(x, form)
     mean = averaged(v, form) if center else None
@@ -97,7 +97,7 @@ def forward(x: Any, affine: tuple[Any, ...], form: Form, eps: float, center: boo
     return (y, *(reshape(s, form.stats) for s in stats))
 
 
-def backward(g: Any, x: Any, stats: tuple[Any, ...], weight: tuple[Any, ...], form: Form) -> Any:
+def backward(g: Any, x: Any, stats: tuple[Any, ...], weight: tuple[Any, ...], form: NormForm) -> Any:
     """The gradient of x, and with a weight those of weight and bias."""
     *mean, rstd = (reshape(cast(s, wide_dtype(x.dtype)), kept(form)) for s in stats)
     v, gw = seen(x, form), cast(g, wide_dtype(x.dtype))
@@ -114,7 +114,7 @@ def backward(g: Any, x: Any, stats: tuple[Any, ...], weight: tuple[Any, ...], fo
     return dx, *(cast(reshape(ops.sum_to(p, shape=form.affine), w.shape), w.dtype) for p in parts)
 
 
-def _stats_dx(gs: tuple[Any, ...], x: Any, stats: tuple[Any, ...], form: Form) -> Any:
+def _stats_dx(gs: tuple[Any, ...], x: Any, stats: tuple[Any, ...], form: NormForm) -> Any:
     """What the gradients of mean and 1 / deviation add to that of x; None if there are none."""
     *gmean, grstd = gs
     *mean, rstd = (reshape(s, kept(form)) for s in stats)
@@ -131,7 +131,9 @@ def _stats_dx(gs: tuple[Any, ...], x: Any, stats: tuple[Any, ...], form: Form) -
     return reshape(parts[0] if len(parts) == 1 else parts[0] + parts[1], x.shape)
 
 
-def gradients(g: tuple[Any, ...], y: tuple[Any, ...], x: Any, affine: tuple[Any, ...], form: Form, d: Any) -> list[Any]:
+def gradients(
+    g: tuple[Any, ...], y: tuple[Any, ...], x: Any, affine: tuple[Any, ...], form: NormForm, d: Any
+) -> list[Any]:
     """The gradients of x, weight and bias. `d` records the fused gradient, given (g, x, *stats, weight)."""
     stats = y[1 : len(g)]
     made: Any = (None,) * 3
@@ -173,11 +175,13 @@ def _groups(name: str, x: Spec, groups: Any) -> int:
     return groups
 
 
-def results(x: Spec, form: Form, stats: int) -> tuple[Spec, ...]:
+def results(x: Spec, form: NormForm, stats: int) -> tuple[Spec, ...]:
     return (x, *[spec(form.stats, wide_dtype(x.dtype))] * stats)
 
 
-def infer_gradients(name: str, g: Spec, x: Spec, stats: tuple[Spec, ...], weight: tuple[Spec, ...], form: Form) -> Any:
+def infer_gradients(
+    name: str, g: Spec, x: Spec, stats: tuple[Spec, ...], weight: tuple[Spec, ...], form: NormForm
+) -> Any:
     rules.tensor(name, g, *stats)
     check_affine(name, x, weight, form.weight, 0.0)
     if g.shape != x.shape:
@@ -193,8 +197,8 @@ def infer_gradients(name: str, g: Spec, x: Spec, stats: tuple[Spec, ...], weight
 
 
 def _direct(site: Site, operands: tuple[Spec, ...]) -> bool:
-    """Whether torch's kernel takes the operands as they are. Else they are cast to float32: of narrow types
-    a CPU would round what is kept for the gradient, and mixed types are taken here and refused there."""
+    """Whether torch's kernel takes the operands as they are. Otherwise they are cast to float32: on a CPU the
+    kernel would round what is saved for the gradient of 16-bit types, and not every kernel takes mixed types."""
     x = operands[0].dtype
     return all(s.dtype is x for s in operands) and (x not in NARROW or site.device != "cpu")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gt.ops import rules
 from gt.ops.families.random import rand, randn
-from gt.ops.record import Kernel, Prepared, Site, op
+from gt.ops.record import Kernel, PreparedKernel, Site, op
 from gt.program import Spec
 
 
@@ -62,7 +62,7 @@ def _poisson_torch(torch: Any, site: Site) -> Any:
     return kernel
 
 
-def _poisson_graph(torch: Any, site: Site) -> Prepared:
+def _poisson_graph(torch: Any, site: Site) -> PreparedKernel:
     shape = site.specs[0].shape
     uniform, normal = (make(torch, site, shape=shape, dtype="float64") for make in _draws("torch_graph"))
 
@@ -70,7 +70,7 @@ def _poisson_graph(torch: Any, site: Site) -> Prepared:
         split = len(uniform.kinds)
         return _poisson(torch, rate.double(), uniform.kernel(*key[:split]), normal.kernel(*key[split:])).to(rate.dtype)
 
-    return Prepared(lambda s: uniform.numbers(s) + normal.numbers(s), uniform.kinds + normal.kinds, kernel)
+    return PreparedKernel(lambda s: uniform.numbers(s) + normal.numbers(s), uniform.kinds + normal.kinds, kernel)
 
 
 poisson = op(

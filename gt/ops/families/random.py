@@ -20,7 +20,7 @@ from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
 from gt.ops.families import bits
 from gt.ops.families.bits import bits_graph, bits_jax, bits_numpy, bits_torch
-from gt.ops.record import Op, Prepared, Rng, Sample, Site, fill, op, ops
+from gt.ops.record import Op, PreparedKernel, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, linear_op
 from gt.program import Spec, spec
 
@@ -57,12 +57,12 @@ def _rand_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     return lambda seed: bits.centered_torch(torch, n, seed, dtype, device).add_(0.5).to(kind).view(target)
 
 
-def _seeded(n: int, streams: int, kernel: Any) -> Prepared:
+def _seeded(n: int, streams: int, kernel: Any) -> PreparedKernel:
     """A graph kernel of an op whose one number is a seed: the host makes keys of it."""
-    return Prepared(lambda seed: bits.key_numbers(n, seed, streams), bits.key_kinds(n, streams), kernel)
+    return PreparedKernel(lambda seed: bits.key_numbers(n, seed, streams), bits.key_kinds(n, streams), kernel)
 
 
-def _rand_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
+def _rand_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> PreparedKernel:
     n, target, device, kind = math.prod(shape), tuple(shape), site.device, getattr(torch, dtype)
 
     def kernel(*key: Any) -> Any:
@@ -116,7 +116,7 @@ def _randn_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     return kernel
 
 
-def _randn_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
+def _randn_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> PreparedKernel:
     n, target, device = math.prod(shape), tuple(shape), site.device
     kind, wide, even = getattr(torch, dtype), _wide(dtype), math.prod(shape) + math.prod(shape) % 2
 
@@ -250,7 +250,7 @@ def _randint_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     return kernel
 
 
-def _randint_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
+def _randint_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> PreparedKernel:
     n, target, device, kind = math.prod(shape), tuple(shape), site.device, getattr(torch, dtype)
 
     def numbers(seed: int, low: int, high: int) -> tuple[int, ...]:
@@ -265,7 +265,7 @@ def _randint_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepare
         drawn = torch.where(span < 1 << 31, narrow, wide) + low
         return torch.where(span == 0, (x << 32) | lower, drawn).to(kind).view(target)  # 0: more than int64 counts
 
-    return Prepared(numbers, "ii" + bits.key_kinds(n, 2), kernel)
+    return PreparedKernel(numbers, "ii" + bits.key_kinds(n, 2), kernel)
 
 
 randint = _drawn(
@@ -319,7 +319,7 @@ def _randperm_torch(torch: Any, site: Site, *, n: int, dtype: str) -> Any:
     return kernel
 
 
-def _randperm_graph(torch: Any, site: Site, *, n: int, dtype: str) -> Prepared:
+def _randperm_graph(torch: Any, site: Site, *, n: int, dtype: str) -> PreparedKernel:
     device, kind = site.device, getattr(torch, dtype)
 
     def kernel(*key: Any) -> Any:
@@ -392,7 +392,7 @@ def _dropout_torch(torch: Any, site: Site, *, p: float) -> Any:
     return kernel
 
 
-def _dropout_graph(torch: Any, site: Site, *, p: float) -> Prepared:
+def _dropout_graph(torch: Any, site: Site, *, p: float) -> PreparedKernel:
     x = site.specs[0]
     n, shape, device, limit, scale = x.size, x.shape, site.device, _limit(p), _scale(p)
     if limit > np.iinfo(np.int32).max:

@@ -9,7 +9,7 @@ A gradient op takes the gradients of all results, then the operands of its op, a
 Where both are in one program a kernel hands over what it has (`Op.resumes`), so that nothing is computed twice; and as
 nothing of it is ever an operand, each engine may hand over what suits its library.
 
-Dropout between layers is no part of these ops: whoever wants it uses one op per layer.
+Dropout between layers is not part of these ops: with dropout there is one op per layer.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import reverse, rules
 from gt.ops.families import recurrent_torch
 from gt.ops.families.norm import cast, wide_dtype
-from gt.ops.families.recurrent_form import Form, Shape, form_of
+from gt.ops.families.recurrent_form import LayerForm, Shape, form_of
 from gt.ops.record import LOWER, TABLE, Autocast, Op, Rng, Sample, fill, op, ops
 from gt.program import Spec, spec
 
 MAX_STEPS = 1 << 16
 
 
-def _check(name: str, mode: str, operands: tuple[Spec, ...], bidirectional: Any, bias: Any, sizes: Any) -> Form:
+def _check(name: str, mode: str, operands: tuple[Spec, ...], bidirectional: Any, bias: Any, sizes: Any) -> LayerForm:
     states = 2 if mode == "lstm" else 1
     if len(operands) < 2 + states:
         raise ArgumentError(f"{name}: expected an input, {states} state(s) and weights, got {len(operands)} operands")
@@ -63,7 +63,7 @@ def _check(name: str, mode: str, operands: tuple[Spec, ...], bidirectional: Any,
     return form
 
 
-def _results(form: Form, x: Any, *states: Any) -> tuple[Spec, ...]:
+def _results(form: LayerForm, x: Any, *states: Any) -> tuple[Spec, ...]:
     y = spec((*x.shape[:-1], form.out * form.directions), x.dtype)
     return (y, *(spec(s.shape, s.dtype) for s in states))
 
@@ -96,7 +96,7 @@ def _step(mode: str, x: Any, state: tuple[Any, ...], hh: Any, bias: tuple[Any, .
     return (ops.linear(h, project[0]) if project else h, c)
 
 
-def _direction(form: Form, x: Any, first: tuple[Any, ...], weights: tuple[Any, ...], backwards: bool) -> Any:
+def _direction(form: LayerForm, x: Any, first: tuple[Any, ...], weights: tuple[Any, ...], backwards: bool) -> Any:
     """One layer in one direction over x (steps of all sequences, size): its results in that form, the last state.
 
     The state has a row for every sequence. A step changes those of the sequences that are long enough: in time the
@@ -143,7 +143,7 @@ def _compose(mode: str) -> Any:
 # -- on shards -------------------------------------------------------------------------------
 
 
-def _places(form: Form) -> tuple[str, str, str, str]:
+def _places(form: LayerForm) -> tuple[str, str, str, str]:
     """How a rule calls the dimensions of x, of the result, of the states, of the weights: sequences may be split."""
     x, y = ("!n !i", "!n !q") if form.packed else ("!t b !i", "!t b !q")
     rows = "!b" if form.packed else "b"
@@ -162,7 +162,7 @@ def _cases(mode: str, rng: Rng) -> list[Sample]:
     ) -> Sample:  # fmt: skip
         n = layers * (1 + both)
         time, batch = (len(sizes), sizes[0]) if sizes else (time, batch)
-        form = Form(mode, layers, 1 + both, bias, 3, hidden, out, time, batch, sizes)
+        form = LayerForm(mode, layers, 1 + both, bias, 3, hidden, out, time, batch, sizes)
         x = rng.normal(size=(sum(sizes), 3) if sizes else (time, batch, 3))
         states = [rng.normal(size=(n, batch, size)) for size in (out, hidden)[: form.states]]
         weights = [rng.normal(size=shape) for shape in form.weights()]
@@ -187,7 +187,7 @@ def _d_cases(mode: str, rng: Rng) -> list[Sample]:
 # -- records ---------------------------------------------------------------------------------
 
 
-def _products(form: Form) -> int:
+def _products(form: LayerForm) -> int:
     """The work: for each step of a sequence the product with all weights, about a dozen operations per gate."""
     return form.steps * sum(2 * w[0] * w[-1] if len(w) > 1 else 12 * w[0] for w in form.weights())
 

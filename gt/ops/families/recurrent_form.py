@@ -11,7 +11,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  #: By op.
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class LayerForm:
     """See the file's header."""
 
     mode: str  #: the op
@@ -59,10 +59,10 @@ class Form:
         return found
 
 
-def form_of(mode: str, x: Any, h: Any, *rest: Any, bidirectional: bool, bias: bool, sizes: Any) -> Form:
+def form_of(mode: str, x: Any, h: Any, *rest: Any, bidirectional: bool, bias: bool, sizes: Any) -> LayerForm:
     """The form of a use of an op, from its operands or their specs."""
     directions = 2 if bidirectional else 1
     hidden = rest[0].shape[2] if mode == "lstm" else h.shape[2]
     time, batch = (len(sizes), sizes[0]) if sizes else x.shape[:2]
     size = x.shape[-1], hidden, h.shape[2]
-    return Form(mode, h.shape[0] // directions, directions, bias, *size, time, batch, tuple(sizes))
+    return LayerForm(mode, h.shape[0] // directions, directions, bias, *size, time, batch, tuple(sizes))

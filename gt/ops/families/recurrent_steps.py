@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from gt.ops.families.recurrent_form import Form
+from gt.ops.families.recurrent_form import LayerForm
 
 States = tuple[Any, ...]  #: (h,) or (h, c)
 
 
 class Weights(NamedTuple):
-    """Of one layer in one direction; None where there is none."""
+    """The weights of one layer in one direction; None for one that the layer does not have."""
 
     ih: Any
     hh: Any
@@ -36,7 +36,7 @@ class Steps:
 
     keeps = 0  #: The tensors that `forward` keeps for `backward`.
 
-    def __init__(self, torch: Any, form: Form) -> None:
+    def __init__(self, torch: Any, form: LayerForm) -> None:
         self.torch, self.form = torch, form
         begins = [0, *accumulate(form.sizes)]
         self.rows = [slice(a, b) for a, b in pairwise(begins)]  #: Of each step.

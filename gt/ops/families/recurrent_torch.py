@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gt import dtypes
 from gt.ops.families.norm import NARROW
-from gt.ops.families.recurrent_form import Form, form_of
+from gt.ops.families.recurrent_form import LayerForm, form_of
 from gt.ops.families.recurrent_steps import KINDS, Weights
 from gt.ops.record import Site
 
@@ -23,7 +23,7 @@ Tensors = Sequence[Any]
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  #: torch's numbers
 
 
-class Way(NamedTuple):
+class Implementation(NamedTuple):
     """One implementation of a use of an op."""
 
     forward: Callable[..., tuple[list[Any], list[Any]]]  #: (operands) -> results, kept
@@ -77,7 +77,7 @@ def pair(mode: str) -> Callable[..., Any]:
     return make
 
 
-def _choose(torch: Any, site: Site, form: Form) -> Way:
+def _choose(torch: Any, site: Site, form: LayerForm) -> Implementation:
     dtype = site.specs[0].dtype
     if site.device != "cpu":
         usable = form.batch and torch.backends.cudnn.is_available() and torch.backends.cudnn.enabled
@@ -86,7 +86,7 @@ def _choose(torch: Any, site: Site, form: Form) -> Way:
     return _widened(torch, way, dtype)
 
 
-def _widened(torch: Any, way: Way, dtype: Any) -> Way:
+def _widened(torch: Any, way: Implementation, dtype: Any) -> Implementation:
     """Narrow numbers are computed in float32 and rounded once."""
     if dtype not in NARROW:
         return way
@@ -101,13 +101,13 @@ def _widened(torch: Any, way: Way, dtype: Any) -> Way:
         grads = way.backward([d.float() for d in g], [x.float() for x in operands], kept[-n:], kept[:-n])
         return [d.to(own) for d in grads]
 
-    return Way(forward, backward)
+    return Implementation(forward, backward)
 
 
 # -- cuDNN: all layers at once ---------------------------------------------------------------
 
 
-def _cudnn(torch: Any, form: Form) -> Way:
+def _cudnn(torch: Any, form: LayerForm) -> Implementation:
     f, df, n = torch.ops.aten._cudnn_rnn.default, torch.ops.aten._cudnn_rnn_backward.default, 1 + form.states
     size = form.hidden, form.out if form.projected else 0, form.layers
     #: Not batch first; dropout 0; training, as cuDNN keeps what backward needs only then.
@@ -133,19 +133,19 @@ def _cudnn(torch: Any, form: Form) -> Way:
         # They may be views of one buffer, which would live as long as any of them.
         return [*[dx, dh, dc][:n], *(d.clone() for d in dweights)]
 
-    return Way(forward, backward)
+    return Implementation(forward, backward)
 
 
 # -- oneDNN: an LSTM, a layer and direction at a time ----------------------------------------
 
 
-def _has_onednn(torch: Any, form: Form, dtype: Any) -> bool:
+def _has_onednn(torch: Any, form: LayerForm, dtype: Any) -> bool:
     if form.mode != "lstm" or form.packed or form.projected or not (form.batch and form.inputs):
         return False
     return (dtype is dtypes.float32 or dtype in NARROW) and bool(torch.backends.mkldnn.is_available())
 
 
-def _onednn(torch: Any, form: Form) -> Way:
+def _onednn(torch: Any, form: LayerForm) -> Implementation:
     f, df = torch.ops.aten.mkldnn_rnn_layer.default, torch.ops.aten.mkldnn_rnn_layer_backward.default
     empty: list[int] = []
     both, last, rows = form.directions == 2, form.layers - 1, 4 * form.hidden
@@ -205,13 +205,13 @@ def _onednn(torch: Any, form: Form) -> Way:
             gy = dx
         return [gy, *(torch.cat(s) for s in zip(*firsts, strict=True)), *(d for each in grads for d in each)]
 
-    return Way(forward, backward)
+    return Implementation(forward, backward)
 
 
 # -- by hand ---------------------------------------------------------------------------------
 
 
-def _by_hand(torch: Any, form: Form) -> Way:
+def _by_hand(torch: Any, form: LayerForm) -> Implementation:
     layer, wide = KINDS[form.mode](torch, form), form.out * form.directions
 
     def of(operands: Tensors, k: int) -> Weights:
@@ -263,4 +263,4 @@ def _by_hand(torch: Any, form: Form) -> Way:
         first = [torch.stack(s) for s in zip(*firsts, strict=True)]
         return [gy.view(operands[0].shape), *first, *(d for each in grads for d in each)]
 
-    return Way(forward, backward)
+    return Implementation(forward, backward)

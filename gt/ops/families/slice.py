@@ -13,7 +13,7 @@ import numpy as np
 from gt.errors import ArgumentError, IndexOutOfRange, ShapeError
 from gt.ops import rules
 from gt.ops.families.placing import put_at
-from gt.ops.record import Prepared, Rng, Site, fill, op, ops
+from gt.ops.record import PreparedKernel, Rng, Site, fill, op, ops
 from gt.ops.sharding import letters, linear_op, masked, within
 from gt.program import Spec, spec
 
@@ -142,12 +142,12 @@ def _view_torch(cut: Cut) -> Any:
 # -- in a graph: the host checks the starts, indices are computed of them ---------------------
 
 
-def _prepared(cut: Cut, kernel: Any) -> Prepared:
+def _prepared(cut: Cut, kernel: Any) -> PreparedKernel:
     def numbers(*starts: int) -> tuple[int, ...]:
         cut.where(starts)
         return starts
 
-    return Prepared(numbers, "i" * len(cut.dims), kernel)
+    return PreparedKernel(numbers, "i" * len(cut.dims), kernel)
 
 
 def _positions(torch: Any, site: Site, cut: Cut, i: int, start: Any) -> Any:
@@ -160,7 +160,7 @@ def _moving(cut: Cut) -> list[int]:
     return [i for i, d in enumerate(cut.dims) if cut.full[d] != cut.shape[d]]
 
 
-def _slice_graph(torch: Any, site: Site, **attrs: Any) -> Prepared:
+def _slice_graph(torch: Any, site: Site, **attrs: Any) -> PreparedKernel:
     cut = Cut("slice", site.specs[0].shape, **attrs)
 
     def kernel(x: Any, *starts: Any) -> Any:
@@ -171,7 +171,7 @@ def _slice_graph(torch: Any, site: Site, **attrs: Any) -> Prepared:
     return _prepared(cut, kernel)
 
 
-def _slice_put_graph(torch: Any, site: Site, **attrs: Any) -> Prepared:
+def _slice_put_graph(torch: Any, site: Site, **attrs: Any) -> PreparedKernel:
     # As an index_put, which a compiler can do in place if the base may be overwritten.
     cut = Cut("slice_put", site.specs[0].shape, **attrs)
     moving = _moving(cut)
@@ -190,7 +190,7 @@ def _slice_put_graph(torch: Any, site: Site, **attrs: Any) -> Prepared:
     return _prepared(cut, kernel)
 
 
-def _slice_dx_graph(torch: Any, site: Site, *, shape: Any, **attrs: Any) -> Prepared:
+def _slice_dx_graph(torch: Any, site: Site, *, shape: Any, **attrs: Any) -> PreparedKernel:
     # Read from where it is written to: the element of g that belongs there, or 0. This fuses with what it is added to.
     cut = Cut("slice_dx", shape, **attrs)
 

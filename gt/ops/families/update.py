@@ -20,7 +20,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Prepared, Rng, Sample, Site
+from gt.ops.record import Op, PreparedKernel, Rng, Sample, Site
 from gt.ops.sharding import pointwise_op
 from gt.program import Spec
 
@@ -76,7 +76,7 @@ def _one(many: Any, tensors: int, torch: Any, site: Site, **attrs: Any) -> Any:
 
 def _step(name: str, doc: str, tensors: int, array: Any, graph: Any, fused: Any = None, **more: Any) -> Op:
     """A step of that many tensors: the parameter, the gradient and the state. All but the gradient are written. `many`
-    is torch's kernel of many parameters, `fused` that of one where there is no other."""
+    is torch's kernel for many parameters at once, `fused` its kernel for one parameter where there is no `many`."""
     many, written = more.pop("many", None), (0, *range(2, tensors))
     inplace = partial(_inplace, fused or partial(_one, many, tensors), written)
     copied = partial(_copied, inplace, tensors, written)
@@ -93,7 +93,7 @@ def _graph(
     torch: Any,
     site: Site,
     **attrs: Any,
-) -> Prepared:
+) -> PreparedKernel:
     """The graph kernel of a formula, (torch, *tensors, *numbers, **attrs) -> the new parameter and state. `numbers`
     makes `count` of the op's numbers. They are cast as the tensors are: nothing is computed in float64."""
     dtype = site.specs[0].dtype
@@ -104,7 +104,7 @@ def _graph(
         made = formula(torch, *[a.to(wide) for a in operands], **attrs)
         return tuple(m.to(own) for m in made) if isinstance(made, tuple) else made.to(own)
 
-    return Prepared(numbers, "f" * count, kernel)
+    return PreparedKernel(numbers, "f" * count, kernel)
 
 
 def _as_they_are(*numbers: float) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gt import dtypes
-from gt.ops.record import Op, Prepared, Site
+from gt.ops.record import Op, PreparedKernel, Site
 from gt.program import Spec, as_tuple, spec
 from gt.worker.engines.opaque import opaque
 from gt.worker.run.engine import Engine
@@ -35,7 +35,7 @@ class Unfit(Exception):
 
 def graph_kernel(
     engine: Engine, op: Op, attrs: dict[str, Any], operands: Sequence[Spec], constant: bool = False
-) -> Prepared | Callable[..., Any] | None:
+) -> PreparedKernel | Callable[..., Any] | None:
     """The op as a graph kernel, or None where its composition must be expanded, as in `Engine.kernel`.
 
     With `constant`, all its numbers are the same in every call (a composition has them as constants): the kernel then
@@ -50,7 +50,9 @@ def graph_kernel(
     numbers = any(s.weak for s in operands)
     make = op.kernels.get("torch_graph")
     if make is not None:
-        made: Prepared | Callable[..., Any] | None = make(torch, Site(engine.device, tuple(operands), results), **attrs)
+        made: PreparedKernel | Callable[..., Any] | None = make(
+            torch, Site(engine.device, tuple(operands), results), **attrs
+        )
         if made is None:
             raise Unfit(f"{op.name}: cannot be part of a graph")
         return plain if numbers and constant else made

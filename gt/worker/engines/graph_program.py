@@ -23,17 +23,17 @@ import torch
 
 from gt.errors import ProgramError
 from gt.ops.check import Checked
-from gt.ops.record import Op, Prepared
+from gt.ops.record import Op, PreparedKernel
 from gt.program import Spec
 from gt.worker.engines import updates
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
 from gt.worker.engines.opaque import opaque_pair
 from gt.worker.run.engine import Engine, Graph, bad_indices
 from gt.worker.run.executor import split, take_commit
-from gt.worker.run.lowering import Literal, Lowered, Operand, Step, check_number, lower
+from gt.worker.run.lowering import CodeLine, Literal, Lowered, Operand, check_number, lower
 from gt.worker.run.segments import SEGMENT, CapturedSegment
 
-ALIGNED = 2  #: A segment's numbers begin at a multiple of so many slots: its kernels count on it.
+ALIGNED = 2  #: A segment's numbers begin at a multiple of so many slots: its kernels rely on it.
 _FORMATS = {"f": "d", "i": "q", "b": "q"}
 
 
@@ -106,7 +106,7 @@ class GraphProgram:
         self._lines: list[Callable[[list[Any], Any, list[Any]], None]] = []
         #: (format, what to pack). For several numbers the format has several letters.
         self._packed: list[tuple[str, Callable[[tuple[Any, ...]], Any]]] = []
-        #: The first slot of what a Prepared kernel has computed from numbers, by kernel and numbers.
+        #: The first slot of what a PreparedKernel has computed from numbers, by kernel and numbers.
         self._prepared: dict[Any, int] = {}
         #: Values that are numbers checked by the host: the operand of each.
         self._checked: dict[int, Operand] = {}
@@ -127,7 +127,7 @@ class GraphProgram:
         #: What `pure` returns: also what the commits read, unless that is an input which is as it was.
         read = {a for a in read if a >= len(self.inputs) or a in overwritten}
         self._returns = [*self.wants, *sorted(read - set(self.wants))]
-        made: list[Step] = []  #: of each line
+        made: list[CodeLine] = []  #: of each line
         for step in low.steps:
             self._add(step)
             made += [step] * (len(self._lines) - len(made))
@@ -140,7 +140,7 @@ class GraphProgram:
     def _choose_writes(self, low: Lowered) -> None:
         """Decide which inputs are overwritten, and how."""
         sources = {low.outputs[k]: i for k, i in low.program.updates}
-        groups: list[list[Step]] = []
+        groups: list[list[CodeLine]] = []
         if updates.available():
             steps = low.steps
             groups = take_commit(low, _Formulas())
@@ -225,7 +225,7 @@ class GraphProgram:
 
     # --- building ------------------------------------------------------------------------------------------------
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: CodeLine) -> None:
         if step.check is not None:
             self._add_check(step)
             return
@@ -235,7 +235,7 @@ class GraphProgram:
         operands = [self._checked.get(a, a) if isinstance(a, int) else a for a in step.args]
         scalars = any(isinstance(a, int) and a < 0 for a in operands)
         kernel, results = step.kernel(not scalars), step.results
-        if isinstance(kernel, Prepared):
+        if isinstance(kernel, PreparedKernel):
             f, tensors = kernel.kernel, [a for a in operands if isinstance(a, int) and a >= 0]
             numbers = self._prepare(operands, kernel)
 
@@ -254,7 +254,7 @@ class GraphProgram:
 
         self._lines.append(line)
 
-    def _add_segment(self, step: Step) -> None:
+    def _add_segment(self, step: CodeLine) -> None:
         """A compiled segment has its own buffer of numbers, which is a part of the whole one."""
         graph, run, results = self._segments[step.kernel].graph, step.kernel, step.results
         tensors = [a for a in step.args if isinstance(a, int) and a >= 0]
@@ -276,7 +276,7 @@ class GraphProgram:
 
         self._lines.append(line)
 
-    def _reader(self, a: Operand, among_scalars: bool, step: Step) -> Callable[[list[Any], Any], Any]:
+    def _reader(self, a: Operand, among_scalars: bool, step: CodeLine) -> Callable[[list[Any], Any], Any]:
         """How a step gets an operand: a value, a number of the call, or a constant."""
         if isinstance(a, Literal):
             value, device = a.value, self.device
@@ -289,7 +289,7 @@ class GraphProgram:
         read = self._scalar(~a, step)
         return lambda env, buffer: read(buffer)
 
-    def _scalar(self, k: int, step: Step) -> Callable[[Any], Any]:
+    def _scalar(self, k: int, step: CodeLine) -> Callable[[Any], Any]:
         """A scalar of the call, in the buffer."""
         if k not in self._places:
             kind, at = self._low.program.scalars[k], self.slots
@@ -305,12 +305,12 @@ class GraphProgram:
                 self.slots += 1
         return self._places[k]
 
-    def _prepare(self, operands: list[Operand], kernel: Prepared) -> list[Callable[[Any], Any]]:
+    def _prepare(self, operands: list[Operand], kernel: PreparedKernel) -> list[Callable[[Any], Any]]:
         """The numbers of a step that the host computes with first: how to read the results from the buffer."""
         at = self._place(operands, kernel)
         return [_read(kind, at + i) for i, kind in enumerate(kernel.kinds)]
 
-    def _place(self, operands: list[Operand], kernel: Prepared) -> int:
+    def _place(self, operands: list[Operand], kernel: PreparedKernel) -> int:
         """The same numbers: the slot of the first of them."""
         numbers = [a for a in operands if isinstance(a, Literal) or a < 0]
         key = (kernel.numbers, kernel.kinds, *numbers)
@@ -335,7 +335,7 @@ class GraphProgram:
         self.slots += len(form)
         return at
 
-    def _add_check(self, step: Step) -> None:
+    def _add_check(self, step: CodeLine) -> None:
         check, (a,), (result,) = step.check, step.args, step.results
         assert check is not None
         op, n, extra, number = check
@@ -381,7 +381,7 @@ def _read(kind: str, at: int) -> Callable[[Any], Any]:
     return lambda buffer: buffer[at]
 
 
-def _dead(lines: Sequence[Step], kept: set[int]) -> list[list[int]]:
+def _dead(lines: Sequence[CodeLine], kept: set[int]) -> list[list[int]]:
     """For each line the values that no later line reads."""
     last: dict[int, int] = {}
     for k, step in enumerate(lines):

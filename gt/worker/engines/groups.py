@@ -34,7 +34,7 @@ import torch.distributed as dist
 from gt.errors import PeerFailed
 from gt.worker.engines.nccl import on_devices
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
-from gt.worker.run.collectives import Bytes, Collective, Devices, Group, Key, PeerResult
+from gt.worker.run.collectives import Bytes, Collective, Devices, Group, GroupKey, PeerResult
 from gt.worker.run.reach import Reach
 from gt.worker.run.tunnel import HOME
 
@@ -54,16 +54,16 @@ class Sockets:
         self._addresses: dict[int, str] = {}
         self._stores: dict[int, Any] = {}  #: By the worker that has the store.
         self._device: Any = None
-        self._given_up: deque[Key] = deque(maxlen=256)
+        self._given_up: deque[GroupKey] = deque(maxlen=256)
         self._lock = threading.Lock()  #: For this worker's own store, which two threads may make.
 
     def know(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
 
-    def join(self, key: Key, rank: int) -> PeerResult:
+    def join(self, key: GroupKey, rank: int) -> PeerResult:
         return PeerResult(lambda: self._meet(key, rank))
 
-    def give_up(self, key: Key) -> None:
+    def give_up(self, key: GroupKey) -> None:
         self._given_up.append(key)
 
         def tell() -> None:
@@ -104,7 +104,7 @@ class Sockets:
     def missing(self, workers: tuple[int, ...]) -> list[int]:
         return [w for w in workers if w not in self._addresses]
 
-    def _meet(self, key: Key, rank: int) -> Group:
+    def _meet(self, key: GroupKey, rank: int) -> Group:
         """Wait for the other workers and make the group; raises PeerFailed."""
         if gone := self.missing(key.workers):
             raise PeerFailed(f"worker {gone[0]} is gone")
@@ -116,7 +116,7 @@ class Sockets:
             first = str(e).partition("\n")[0][:200]
             raise PeerFailed(f"the workers {list(key.workers)} cannot meet: {first}") from None
 
-    def _make_group(self, key: Key, rank: int) -> Group:
+    def _make_group(self, key: GroupKey, rank: int) -> Group:
         deadline_s = time.monotonic() + self._timeout.total_seconds()
         store = dist.PrefixStore(name(key), self.store(key.workers[0]))
         store.set(str(rank), "1")
@@ -172,13 +172,13 @@ class _Translated(dist.Store):  # type: ignore[misc]
         return int(self._inner.add(key, value))
 
 
-def name(key: Key) -> str:
+def name(key: GroupKey) -> str:
     """The prefix of a group's keys in a store."""
     return f"{key.session}/{'-'.join(map(str, key.workers))}/{key.generation}"
 
 
 class _GlooGroup:
-    def __init__(self, key: Key, gloo: Any, devices: Devices | None, network: Sockets) -> None:
+    def __init__(self, key: GroupKey, gloo: Any, devices: Devices | None, network: Sockets) -> None:
         self._key = key
         self._network = network
         self._gloo = gloo

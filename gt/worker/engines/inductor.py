@@ -61,7 +61,7 @@ def main(device: str, cache: str) -> NoReturn:
     _tidy(home)
     if device != "cpu":
         get_ready(device, home, jobs.empty)
-    used = device == "cpu"  # whether it holds memory of a device, or does not give any back
+    used = device == "cpu"  # an idle one ends; for a device only after its first job, which takes memory there
     while True:
         try:
             name, program = jobs.get(timeout=IDLE_S)

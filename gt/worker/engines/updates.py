@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from gt import dtypes
-from gt.ops.record import Op, Prepared, Site
+from gt.ops.record import Op, PreparedKernel, Site
 from gt.program import Spec, as_tuple
 
 THREADS = 256
@@ -173,7 +173,7 @@ class _Functions:
         raise NoFormula(f"torch.{name} in a formula")
 
 
-def source(op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> tuple[str, Prepared]:
+def source(op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> tuple[str, PreparedKernel]:
     """The C of an op's kernel, and how its numbers are made of those of a call. Raises NoFormula."""
     make = op.kernels.get("torch_graph")
     arrays = [s for s in operands if not s.weak]
@@ -182,7 +182,7 @@ def source(op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> tuple[str
     if any(s.dtype is not arrays[0].dtype or s.shape != arrays[0].shape for s in arrays):
         raise NoFormula(f"{op.name}: its arrays have several dtypes or shapes")
     prepared = make(_Functions(), Site("cuda", tuple(operands), as_tuple(op.infer(*operands, **attrs))), **attrs)
-    if not isinstance(prepared, Prepared) or set(prepared.kinds) - {"f"}:
+    if not isinstance(prepared, PreparedKernel) or set(prepared.kinds) - {"f"}:
         raise NoFormula(f"{op.name}: its numbers are not prepared")
     n, k = len(arrays), len(prepared.kinds)
     lines: list[str] = []

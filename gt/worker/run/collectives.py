@@ -107,7 +107,7 @@ class Group(Protocol):
         """Leave the group; workers that wait for this one fail. Any thread may call it, and more than once."""
 
 
-class Key(NamedTuple):
+class GroupKey(NamedTuple):
     session: int
     workers: tuple[int, ...]
     generation: int
@@ -116,10 +116,10 @@ class Key(NamedTuple):
 class Network(Protocol):
     """How a worker meets others."""
 
-    def join(self, key: Key, rank: int) -> PeerResult:
+    def join(self, key: GroupKey, rank: int) -> PeerResult:
         """Meet the other workers of a group; the result is the Group."""
 
-    def give_up(self, key: Key) -> None:
+    def give_up(self, key: GroupKey) -> None:
         """This worker will not join that group; workers that wait for it there fail. Any thread may call it."""
 
     def know(self, addresses: Mapping[int, str]) -> None:
@@ -203,7 +203,7 @@ class Groups:
             held = sum(m.group is not None for t in self._of.values() for m in t.values())
         if held >= GROUPS:
             raise WorkerError(f"this worker is in {held} groups of workers, the limit is {GROUPS}; close some sessions")
-        return self._reach().join(Key(session, workers, member.generation), workers.index(self.me))
+        return self._reach().join(GroupKey(session, workers, member.generation), workers.index(self.me))
 
     @staticmethod
     def _renew(member: _Membership) -> None:
@@ -230,7 +230,7 @@ class Groups:
                 if table is None:
                     return
                 member = table.setdefault(workers, _Membership())
-                key = Key(session, workers, member.generation)
+                key = GroupKey(session, workers, member.generation)
                 member.generation = member.used = seq
                 group, member.group = member.group, None
             if group is not None:
@@ -247,7 +247,7 @@ class Groups:
             if member.group is not None:
                 member.group.drop()
             elif self._network is not None:
-                self._network.give_up(Key(session, workers, member.generation))
+                self._network.give_up(GroupKey(session, workers, member.generation))
 
 
 # --- host memory -----------------------------------------------------------------------------------------------------

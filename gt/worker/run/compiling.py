@@ -208,7 +208,7 @@ class Compiler:
             self.get_ready()
 
     def _take(self, process: _Process, word: str, name: str, reason: str) -> None:
-        """An answer. What is none is passed over."""
+        """An answer of a compiler. Other lines are ignored."""
         process.left = process.left or word == LEAVING
         with self._lock:
             if word not in ("done", "failed") or process.at != str(self._root / "compiled" / name):

@@ -136,7 +136,7 @@ def bad_indices(index: Array, n: int, extra: int | None) -> Array:
 class Engine(ABC):
     """Turns op records into callables, and bytes into arrays and back.
 
-    The defaults are those of a library that does everything at once: no device works behind the host's back, and
+    The defaults are those of a library that does everything at once: nothing is computed behind the host, and
     programs are neither captured nor compiled by GT. numpy is one; jax compiles by itself.
     """
 
@@ -235,7 +235,7 @@ class Engine(ABC):
         """A point in the engine's work; `passed(mark)` tells whether all work before it is done."""
 
     def stamp(self) -> Mark:
-        """A mark that the device notes the time of; None if no device works behind the host's back."""
+        """A mark at which the device notes the time; None if nothing is computed behind the host."""
         return None
 
     def between_us(self, before: Mark, after: Mark) -> int:

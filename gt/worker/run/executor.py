@@ -26,7 +26,7 @@ from gt.errors import OutOfMemory
 from gt.ops.check import Checked
 from gt.program import Spec, spec
 from gt.worker.run.engine import Engine
-from gt.worker.run.lowering import Literal, Lowered, Operand, Step, Whole, lower
+from gt.worker.run.lowering import CodeLine, Literal, Lowered, Operand, Whole, lower
 from gt.worker.run.origins import Need
 from gt.worker.run.store import Entry
 
@@ -98,7 +98,7 @@ def split(checked: Checked, engine: Engine) -> list[int]:
     return writer.wants(writer.choose_commit())
 
 
-def take_commit(lowered: Lowered, engine: Any) -> list[list[Step]]:
+def take_commit(lowered: Lowered, engine: Any) -> list[list[CodeLine]]:
     """Take out of the steps those that overwrite donated inputs in the end; in groups that one kernel can do. Of the
     engine only its in-place kernels are asked for."""
     writer = _Writer(lowered, engine, 0)
@@ -147,7 +147,7 @@ class _Writer:
         self.together = bool(lowered.program.workers)
         self.watched = engine.deferred and bool(lowered.checks)  #: The outcome of checks is gathered in a flag,
         self.flagged = self.watched and not self.together  #: which the host reads only after the call is done.
-        self.started: dict[int, Step] = {}  #: Results of collectives that were not yet taken.
+        self.started: dict[int, CodeLine] = {}  #: Results of collectives that were not yet taken.
         self.own, self.dense, self.select = engine.own, engine.dense, engine.select
         self.into: set[int] = set()  #: Outputs that are put into the donated input they replace.
         self.counted: dict[int, int] = {}  #: Bytes of the results that are alive, for GT_FAKE_MEMORY.
@@ -175,16 +175,16 @@ class _Writer:
                 self.write_commit(commit, owned, uses)
         self.name_bound()
 
-    def in_order(self) -> list[Step]:
+    def in_order(self) -> list[CodeLine]:
         """The steps. Views of a collective's result come right before the step that reads them, so that the result is
         not waited for earlier."""
         if not self.together:
             return self.low.steps
-        order: list[Step] = []
+        order: list[CodeLine] = []
         late: set[int] = set()  # results of collectives, and views of them
-        waiting: dict[int, Step] = {}  # value -> the step that makes this view
+        waiting: dict[int, CodeLine] = {}  # value -> the step that makes this view
 
-        def place(step: Step) -> None:
+        def place(step: CodeLine) -> None:
             for a in step.args:
                 if isinstance(a, int) and a in waiting:
                     place(waiting[a])
@@ -219,9 +219,9 @@ class _Writer:
         self.write_commit(commit, {}, uses)
         self.name_bound()
 
-    def alike(self, commit: list[Step]) -> list[list[Step]]:
+    def alike(self, commit: list[CodeLine]) -> list[list[CodeLine]]:
         """Groups of steps that one kernel could do: the same op and numbers, on different arrays of one dtype."""
-        groups: dict[Any, list[Step]] = {}
+        groups: dict[Any, list[CodeLine]] = {}
         for s in commit:
             numbers = tuple(a for a in s.args if isinstance(a, Literal) or a < 0)
             first = self.low.specs[s.results[0]]
@@ -229,7 +229,7 @@ class _Writer:
             groups.setdefault(key, []).append(s)
         return list(groups.values())
 
-    def wants(self, commit: list[Step]) -> list[int]:
+    def wants(self, commit: list[CodeLine]) -> list[int]:
         """The values that the commit reads and the results that it does not make, in order."""
         committed = {r for s in commit for r in s.results}
         read = {a for s in commit for a in s.args if isinstance(a, int) and a >= self.n_inputs}
@@ -237,7 +237,7 @@ class _Writer:
 
     # --- decisions -----------------------------------------------------------------------
 
-    def choose_commit(self) -> list[Step]:
+    def choose_commit(self) -> list[CodeLine]:
         """The steps that may overwrite donated inputs, with in-place kernels."""
         if self.flagged:
             return []  # only the device knows whether the call succeeds: results are selected instead
@@ -246,7 +246,7 @@ class _Writer:
         times = Counter(low.outputs)
         written: set[int] = set()
         read_late: set[int] = set()  # memory that the commit reads
-        chosen: list[Step] = []
+        chosen: list[CodeLine] = []
         for s in low.steps:
             targets = [a for p in s.op.inplace if isinstance(a := s.args[p], int)] if s.check is None else []
             pairs = list(zip(targets, s.results, strict=False))
@@ -271,13 +271,13 @@ class _Writer:
                 continue
             written.update(targets)
             read_late |= others
-            chosen.append(Step(s.instruction, s.op, kernel, s.args, s.results, s.attrs))
+            chosen.append(CodeLine(s.instruction, s.op, kernel, s.args, s.results, s.attrs))
         replaced = {s.results for s in chosen}
         low.steps = [s for s in low.steps if s.results not in replaced]
         self.takes |= written
         return chosen
 
-    def choose_owned(self, commit: list[Step]) -> dict[int, int]:
+    def choose_owned(self, commit: list[CodeLine]) -> dict[int, int]:
         """Outputs that may share memory: position -> the value that it is copied (or selected) from."""
         low = self.low
         committed = {r for s in commit for r in s.results}
@@ -304,7 +304,7 @@ class _Writer:
 
     def choose_into(self, selected: dict[int, int], read_late: set[int]) -> None:
         """Choose the outputs that are put into the memory of the input they replace, unless the commit reads that. So
-        what is updated stays where it is, and captured graphs of other programs go on fitting."""
+        what is updated keeps its address, and captured graphs of other programs remain valid."""
         low = self.low
         bases = Counter(low.base[o] for o in low.outputs)
         for k, i in self.updates.items():
@@ -318,7 +318,7 @@ class _Writer:
                 self.into.add(k)
                 self.takes.add(i)
 
-    def count_uses(self, commit: list[Step], owned: dict[int, int]) -> dict[int, int]:
+    def count_uses(self, commit: list[CodeLine], owned: dict[int, int]) -> dict[int, int]:
         """How many lines read each value; an output that is returned as it is has one more."""
         uses: dict[int, int] = {}
         lines: list[set[Operand]] = [set(s.args) for s in (*self.low.steps, *commit)]
@@ -352,7 +352,7 @@ class _Writer:
         if unused:
             self.line("del " + ", ".join(unused))
 
-    def write_commit(self, commit: list[Step], owned: dict[int, int], uses: dict[int, int]) -> None:
+    def write_commit(self, commit: list[CodeLine], owned: dict[int, int], uses: dict[int, int]) -> None:
         """The steps that write into inputs, and the return."""
         for step in commit:
             self.make_dense(step)
@@ -388,7 +388,7 @@ class _Writer:
         plain = isinstance(a.value, int) or (isinstance(a.value, float) and math.isfinite(a.value))
         return repr(a.value) if plain else self.bind(a.value)
 
-    def step(self, step: Step, kernel: str, uses: dict[int, int]) -> None:
+    def step(self, step: CodeLine, kernel: str, uses: dict[int, int]) -> None:
         self.take_up([a for a in step.args if isinstance(a, int)], uses)
         if step.together:
             self.start(step, kernel, uses)
@@ -408,7 +408,7 @@ class _Writer:
         dead = self.use(set(step.args), uses) + [r for r in step.results if not uses.get(r)]
         self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
 
-    def start(self, step: Step, kernel: str, uses: dict[int, int]) -> None:
+    def start(self, step: CodeLine, kernel: str, uses: dict[int, int]) -> None:
         """Start a collective. It may overwrite an operand that nothing else reads."""
         (a,), (r,) = step.args, step.results
         assert isinstance(a, int)
@@ -431,7 +431,7 @@ class _Writer:
                 dead = self.delete([] if uses.get(a) else [a])
                 self.line(f"v{a} = yield h{a}; del h{a}{dead}", step.instruction)
 
-    def steps_at_once(self, steps: list[Step], kernel: str, uses: dict[int, int]) -> None:
+    def steps_at_once(self, steps: list[CodeLine], kernel: str, uses: dict[int, int]) -> None:
         """One line for a group of steps with one kernel."""
         rows = [[a for a in s.args if isinstance(a, int) and a >= 0] for s in steps]
         numbers = [self.operand(a) for a in steps[0].args if isinstance(a, Literal) or a < 0]
@@ -461,7 +461,7 @@ class _Writer:
             self.line(text + self.delete(self.use(self.reads_of_owned(k, o), uses)), instruction)
         return True
 
-    def make_dense(self, step: Step) -> None:
+    def make_dense(self, step: CodeLine) -> None:
         """In-place kernels may not allocate: operands are made contiguous before."""
         operands = sorted({a for a in step.args if isinstance(a, int) and a >= 0})
         dense = self.bind(self.dense)

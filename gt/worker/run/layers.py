@@ -2,7 +2,7 @@
 
 A step of a transformer has the same stretch of instructions once for each layer forward, another one backward, and a
 third one where gradients are clipped. Such stretches are found as runs in which every instruction equals the one a
-period later. Each repetition becomes a segment; so does what lies between the runs. Segments are compiled by as many
+period later. Each repetition becomes a segment; so does each stretch between two runs. Segments are compiled by as many
 compilers as there are, and all of them are captured in one graph.
 
 Law 1: a segment is a run of instructions without optimizer steps: those are kernels of their own, at the end.

@@ -3,8 +3,8 @@
 Law 1: a step is one kernel, or one check of an index. Compositions without a kernel of their own are
        expanded. Steps whose results are not read are dropped (ops are pure).
 Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, an index
-       whose elements come from inputs needs no check: `needs` says what must be known of those inputs instead; so does
-       one whose range follows from numbers. See origins.py.
+       whose elements come from inputs needs no check: `needs` says what must be known of those inputs instead; an index
+       whose range follows from numbers needs no check either. See origins.py.
 Law 3: `base` says whose memory a value may use: its own, or that of an earlier value.
 Law 4: a gradient step may go on with what the step of its op has computed (`Op.resumes`). What passes between the two
        is a value that only they know: it has one reader and is no output.
@@ -24,11 +24,11 @@ from gt import dtypes
 from gt.errors import IndexOutOfRange, ProgramError
 from gt.ops.check import Checked
 from gt.ops.record import TABLE, Op
-from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.ops.trace import OpTrace, Symbol, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec, spec
 from gt.worker.run.collectives import Collective, collective
 from gt.worker.run.engine import Engine
-from gt.worker.run.origins import Bound, Origin, Source, bounds_of, needed, of_input, of_results
+from gt.worker.run.origins import KnownOrigin, Origin, Source, bounds_of, needed, of_input, of_results
 
 
 class Literal(NamedTuple):
@@ -43,7 +43,7 @@ Operand = int | Literal
 HIDDEN = Literal(None)  #: A value inside a whole step, or a view of one: no other step can read it.
 
 
-#: The spec of a value that is no array. Nobody looks at it.
+#: The spec of a value that is not an array; it is not used.
 _KEPT = spec((0,), dtypes.uint8)
 
 
@@ -57,7 +57,7 @@ class Check(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class CodeLine:
     """One line of generated code."""
 
     instruction: int  #: Of the program; several steps may come from one.
@@ -95,15 +95,15 @@ class Lowered:
     """A program as steps."""
 
     program: Program
-    steps: list[Step]
+    steps: list[CodeLine]
     specs: list[Spec]  #: Of every value.
     base: list[int]  #: Of every value: the value whose memory it may use; itself if none.
     whole: list[bool]  #: Of every value: it covers its base's memory exactly, each element once.
     outputs: list[int]
-    checks: list[Step] = field(default_factory=list)  #: The checks that the engine does.
+    checks: list[CodeLine] = field(default_factory=list)  #: The checks that the engine does.
     #: Source -> n: all elements of that input, or what follows from numbers, must be in [0, n).
     needs: dict[Source, int] = field(default_factory=dict)
-    bounds: tuple[Bound, ...] = ()  #: The outputs of which something is known if enough is known of the inputs.
+    bounds: tuple[KnownOrigin, ...] = ()  #: The outputs of which something is known if enough is known of the inputs.
 
     def spec(self, operand: Operand) -> Spec:
         return operand_spec(operand, self.specs, self.program.scalars)
@@ -134,7 +134,7 @@ class _Lowering:
         self.specs: list[Spec] = list(checked.specs[: len(self.program.inputs)])
         self.base: list[int] = list(range(len(self.specs)))
         self.whole: list[bool] = [True] * len(self.specs)
-        self.steps: list[Step] = []
+        self.steps: list[CodeLine] = []
         self.instruction = -1
         self.check = engine.check
         #: Layers repeat: equal uses of an op share one kernel.
@@ -206,7 +206,7 @@ class _Lowering:
         results = op.infer(*specs, **attrs)
         shared = args[0] if op.aliases and isinstance(args[0], int) and args[0] >= 0 else None
         made = tuple(self.new(s, shared) for s in (results if isinstance(results, tuple) else (results,)))
-        self.steps.append(Step(self.instruction, op, kernel, tuple(args), made, attrs))
+        self.steps.append(CodeLine(self.instruction, op, kernel, tuple(args), made, attrs))
         if any(self.specs[r].dtype.category == dtypes.INT for r in made):
             origins = of_results(op, args, specs, attrs, self.origins.get, [self.specs[r] for r in made])
             for r, origin in zip(made, origins, strict=True):
@@ -221,7 +221,7 @@ class _Lowering:
         """Add a step that stands for many instructions."""
         args = tuple([env[a] if a >= 0 else a for a in whole.args])
         made = tuple([self.new(s) for s in whole.specs])
-        self.steps.append(Step(self.instruction, whole.op, whole.kernel, args, made, {}))
+        self.steps.append(CodeLine(self.instruction, whole.op, whole.kernel, args, made, {}))
         for v, number in zip(whole.results, made, strict=True):
             env[v] = number
 
@@ -237,7 +237,7 @@ class _Lowering:
         base = index if isinstance(index, int) and index >= 0 else None
         result = self.new(self.spec(index), base)
         check = Check(op.name, n, extra, by_value)
-        self.steps.append(Step(self.instruction, op, kernel, (index,), (result,), {}, check))
+        self.steps.append(CodeLine(self.instruction, op, kernel, (index,), (result,), {}, check))
         # An index that was checked need not be checked again, under its old number or its new one.
         self.checked[index, n, extra] = self.checked[result, n, extra] = result
         return result
@@ -268,7 +268,7 @@ class _Lowering:
         """Add the steps of an op's composition."""
         if op.compose is None:
             raise ProgramError(f"{op.name}: the {self.engine.name} engine has no kernel for it")
-        trace = Trace()
+        trace = OpTrace()
         env: dict[int, Operand] = {}
         operands: list[Any] = []
         for a in args:
@@ -284,10 +284,10 @@ class _Lowering:
             env.update(zip(numbers, self.emit(part, inner, part_attrs), strict=True))
         return [env[s.number] for s in (out if isinstance(out, tuple) else (out,))]
 
-    def pair(self, steps: list[Step]) -> None:
+    def pair(self, steps: list[CodeLine]) -> None:
         """Let gradient steps go on with the work of the steps before them that computed their op."""
         resumed = {s.op.resumes for s in steps if s.op.resumes}
-        ready: list[Step] = []
+        ready: list[CodeLine] = []
         for step in steps:
             if step.op.name in resumed and step.check is None:
                 ready.append(step)
@@ -307,7 +307,7 @@ class _Lowering:
             step.args = (*step.args, *first.results, kept)
             first.results = (*first.results, kept)
 
-    def live(self, outputs: list[int]) -> list[Step]:
+    def live(self, outputs: list[int]) -> list[CodeLine]:
         """The steps that some output needs, or some other worker."""
         needed = set(outputs)
         kept = []

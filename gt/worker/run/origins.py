@@ -45,7 +45,7 @@ class Origin(NamedTuple):
     most: int = 1 << 64
 
 
-class Bound(NamedTuple):
+class KnownOrigin(NamedTuple):
     """An output of a program of which a call may know in which range it is."""
 
     output: int
@@ -151,7 +151,7 @@ def _below(source: Source, entries: Sequence[Entry | None], scalars: Sequence[An
 
 
 def ranges_of(
-    bounds: Sequence[Bound], entries: Sequence[Entry | None], scalars: Sequence[Any]
+    bounds: Sequence[KnownOrigin], entries: Sequence[Entry | None], scalars: Sequence[Any]
 ) -> list[tuple[int, int]]:
     """(output, n) of the outputs that are known to be in [0, n), in a call with these inputs and numbers."""
     found = []
@@ -166,6 +166,6 @@ def ranges_of(
     return found
 
 
-def bounds_of(outputs: Sequence[int], origins: Mapping[Any, Origin]) -> tuple[Bound, ...]:
+def bounds_of(outputs: Sequence[int], origins: Mapping[Any, Origin]) -> tuple[KnownOrigin, ...]:
     """The outputs whose origin is known."""
-    return tuple(Bound(k, origins[o]) for k, o in enumerate(outputs) if o in origins)
+    return tuple(KnownOrigin(k, origins[o]) for k, o in enumerate(outputs) if o in origins)

@@ -21,7 +21,7 @@ from gt.tracing import Recording
 from gt.transport.messages import Failure
 from gt.worker.run.engine import Engine, Form, Graph
 from gt.worker.run.executor import Runnable, compile_program
-from gt.worker.run.origins import Bound
+from gt.worker.run.origins import KnownOrigin
 from gt.worker.run.segments import Segment
 from gt.worker.run.threads import Pace
 
@@ -185,7 +185,7 @@ class Known:
         self.outputs: tuple[Spec, ...] = ()
         self.scalars: tuple[type, ...] = ()
         #: Outputs that a call may know the range of; none where indices are checked by the host anyway.
-        self.bounds: tuple[Bound, ...] = ()
+        self.bounds: tuple[KnownOrigin, ...] = ()
         self.donate = program.donate
         #: Position of an output -> the input whose value it takes if the call fails.
         self.updates: dict[int, int] = {}

@@ -162,7 +162,8 @@ class Reach:
     def _route(self, worker: int) -> Route:
         route = self._routes.get(worker)
         if route is None:
-            raise PeerFailed(f"worker {worker} is gone" if worker not in self._peers else f"no way to worker {worker}")
+            why = "has not answered at any address" if worker in self._peers else "is gone"
+            raise PeerFailed(f"worker {worker} {why}")
         return route
 
     def _open(self, worker: int, port: int) -> int:

@@ -98,7 +98,7 @@ class Tiers:
             self.compiler = Compiler(module, engine.device, about, config.cache_dir, log, config.debug_compile)
 
     def get_ready(self) -> None:
-        """Programs will come: what takes long to be there begins."""
+        """Programs will come: start what takes long to be ready."""
         if self.compiler is not None and self.config.auto_compile:
             self.compiler.get_ready()
 
@@ -165,7 +165,7 @@ class Tiers:
         return standing
 
     def note(self, known: Known, tier: int, run_us: int, issue_us: int, device_us: int) -> None:
-        """A call has run on that tier, in that time; host and device were busy with it for a part of that each."""
+        """A call took `run_us` on that tier; the host was busy with it for `issue_us`, the device for `device_us`."""
         standing = known.standing
         assert standing is not None
         total = self.totals.get(tier)
@@ -424,13 +424,13 @@ class Tiers:
     # --- which tier is faster --------------------------------------------------------------------------------
 
     def _judge(self, known: Known, standing: Standing, tier: int) -> None:
-        """Doubt a tier if a lower one was faster. By their better times: others may have disturbed the rest. They may
-        have begun to disturb only now, so the lower tier is timed again first."""
+        """Doubt a tier if a lower one was faster. Their better times are compared: other work may have disturbed the
+        rest. That work may have begun only now, so the lower tier is timed again before the tier is given up."""
         now_us = _good(standing.times[tier])
         for lower in range(1, tier):
             before = standing.times.get(lower)
             if before and len(before) >= 3 and now_us > SLOWER * _good(before):
-                if known.workers:  # the others would have to do the same
+                if known.workers:  # another worker cannot be asked to time a lower tier too
                     self._leave(known, standing, tier, now_us, lower, _good(before))
                 else:
                     standing.doubt = Doubt(tier, lower, now_us)
@@ -438,7 +438,7 @@ class Tiers:
                 return
 
     def _resolve(self, known: Known, standing: Standing, doubt: Doubt) -> None:
-        """Give a tier up that is in doubt, if the lower one is faster now too. They are timed in turn."""
+        """Give up a tier that is in doubt, if the lower one is faster now too. The two are timed in turn."""
         times = standing.times[doubt.tier if doubt.lower_us else doubt.lower]
         if len(times) < TRIAL:
             return

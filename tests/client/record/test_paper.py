@@ -232,7 +232,7 @@ def test_nothing_is_started(tmp_path: Path) -> None:
         "    model(gt.zeros(8, 100_000)).sum().backward()\n"
         "    optimizer.step()\n"
         "children = open(f'/proc/self/task/{os.getpid()}/children').read().split()\n"
-        "heavy = [m for m in ('torch', 'gt.dispatcher', 'gt.worker', 'gt.server.local') if m in sys.modules]\n"
+        "heavy = [m for m in ('torch', 'gt.dispatcher', 'gt.worker', 'gt.server.workers') if m in sys.modules]\n"
         "print(threading.active_count(), children, heavy)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)

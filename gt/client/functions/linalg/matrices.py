@@ -175,7 +175,7 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
 
 
 def _paired_dims(a: Any, b: Any, dims: Any) -> tuple[list[int], list[int]]:
-    if hasattr(dims, "_v"):
+    if isinstance(dims, Tensor):
         dims = dims.tolist()
     if hasattr(dims, "__index__"):
         n = int(dims)

@@ -300,9 +300,9 @@ def epsilon(A: Any) -> float:
 def tolerances(A: Any, atol: Any, rtol: Any) -> tuple[Any, Any]:
     """The absolute and relative tolerances, with torch.linalg's defaults."""
     if rtol is None:
-        unset = atol is None or (not hasattr(atol, "_v") and atol == 0)
+        unset = atol is None or (not isinstance(atol, Tensor) and atol == 0)
         rtol = epsilon(A) * max(A.shape[-2:]) if unset else 0.0
-        if hasattr(atol, "_v"):
+        if isinstance(atol, Tensor):
             rtol = ew.where(ew.gt(atol, 0), 0.0, epsilon(A) * max(A.shape[-2:]))
     return 0.0 if atol is None else atol, rtol
 
