@@ -214,9 +214,9 @@ def summed(x: Any, dims: int) -> Any:
 class TransformedDistribution(Distribution):
     """The distribution of samples of another one after transforms.
 
-    >>> from gt.distributions import Normal
-    >>> TransformedDistribution(Normal(0.0, 1.0), TanhTransform()).log_prob(gt.zeros(()))
-    tensor(-0.9189)
+    >>> from gt.distributions import Normal, Uniform
+    >>> TransformedDistribution(Uniform(0.0, 1.0), AffineTransform(1.0, 4.0)).log_prob(Normal(2.0, 1.0).mean)
+    tensor(-1.3863)
     """
 
     def __init__(
