@@ -15,7 +15,7 @@ from gt.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
 
 __all__ = [
     "Bernoulli", "Binomial", "Categorical", "Geometric", "Multinomial", "NegativeBinomial", "OneHotCategorical",
-    "Poisson",
+    "OneHotCategoricalStraightThrough", "Poisson",
 ]  # fmt: skip
 
 
@@ -217,6 +217,15 @@ class OneHotCategorical(Distribution):
         return self._categorical.entropy()
 
     _kl = Categorical._kl
+
+
+class OneHotCategoricalStraightThrough(OneHotCategorical):
+    """The same; gradients pass through a sample to the probabilities as if it were them."""
+
+    has_rsample = True
+
+    def _draw(self, shape: tuple[int, ...]) -> Any:
+        return super()._draw(shape) + (self.probs - self.probs.detach())
 
 
 class Multinomial(Distribution):

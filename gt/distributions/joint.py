@@ -124,6 +124,10 @@ class Independent(Distribution):
     mode = property(lambda self: self.base_dist.mode)
     variance = property(lambda self: self.base_dist.variance)
 
+    def expand(self, batch_shape: Any) -> Independent:
+        events = self.event_shape[: self.reinterpreted_batch_ndims]
+        return Independent(self.base_dist.expand((*batch_shape, *events)), self.reinterpreted_batch_ndims)
+
     def _draw(self, shape: tuple[int, ...]) -> Any:
         return self.base_dist._draw(shape)
 
@@ -151,6 +155,10 @@ class MixtureSameFamily(Distribution):
     ) -> None:
         self.mixture_distribution, self.component_distribution = mixture_distribution, component_distribution
         super().__init__(component_distribution.batch_shape[:-1], component_distribution.event_shape)
+
+    def expand(self, batch_shape: Any) -> MixtureSameFamily:
+        parts = self.component_distribution.expand((*batch_shape, self.component_distribution.batch_shape[-1]))
+        return MixtureSameFamily(self.mixture_distribution.expand(batch_shape), parts)
 
     def _weights(self) -> Any:
         probs = self.mixture_distribution.probs

@@ -79,12 +79,13 @@ class LBFGS(Optimizer):
         grad = self._gradient()
         loss, steepest = _read(first, grad.abs().max())
         evals = 1
+        curved: list[float] | None = None  # of the step that was made last: see `_direction`
         state["func_evals"] += 1
         if steepest <= group["tolerance_grad"]:
             return first
         for i in range(1, group["max_iter"] + 1):
             state["n_iter"] += 1
-            d = self._direction(grad, state)
+            d = self._direction(grad, state, curved)
             state["d"], state["prev_flat_grad"], state["prev_loss"] = d, grad, loss
             before, t = loss, float(group["lr"])
             slope, size, total = _read(grad.dot(d), d.abs().max(), grad.abs().sum())
@@ -98,14 +99,14 @@ class LBFGS(Optimizer):
                 found, used = self._search(evaluate, here, t, d, size, group["max_eval"] - evals)
                 loss, grad, state["t"] = found.loss, found.grad, found.t
                 self._go(d, found.t)
-                (steepest,) = _read(grad.abs().max())
+                steepest, *curved = _read(grad.abs().max(), *self._change(grad, state)[2:])
             else:
                 self._go(d, t)
                 used = 0
                 if i < group["max_iter"]:  # after the last iteration nothing uses it
                     made = evaluate()
                     grad, used = self._gradient(), 1
-                    loss, steepest = _read(made, grad.abs().max())
+                    loss, steepest, *curved = _read(made, grad.abs().max(), *self._change(grad, state)[2:])
             evals += used
             state["func_evals"] += used
             if (
@@ -117,13 +118,21 @@ class LBFGS(Optimizer):
                 break
         return first
 
-    def _direction(self, grad: Tensor, state: State) -> Tensor:
-        """The search direction: minus the gradient times the approximate inverse Hessian (two-loop recursion)."""
+    def _change(self, grad: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """How the gradient has changed since the last step, that step, and their products: y, s, y s and y y."""
+        y, s = grad - state["prev_flat_grad"], state["d"] * float(state["t"])
+        return y, s, y.dot(s), y.dot(y)
+
+    def _direction(self, grad: Tensor, state: State, curved: list[float] | None) -> Tensor:
+        """The search direction: minus the gradient times the approximate inverse Hessian (two-loop recursion).
+
+        `curved`: the products of `_change`, if they were read together with other numbers.
+        """
         if state["n_iter"] == 1:
             state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0)
             return -grad
-        y, s = grad - state["prev_flat_grad"], state["d"] * float(state["t"])
-        ys, yy = _read(y.dot(s), y.dot(y))
+        y, s, *products = self._change(grad, state)
+        ys, yy = curved or _read(*products)
         history = (state["old_dirs"], state["old_stps"], state["ro"])
         if ys > 1e-10:
             for kept, new in zip(history, (y, s, 1.0 / ys), strict=True):

@@ -136,7 +136,8 @@ def test_independent_mixtures_and_expand(lib: Any, session: Session) -> list[Any
     shapes = [event.batch_shape, event.event_shape, mixed.batch_shape, wide.batch_shape, wide.sample((4,)).shape]
     values = [
         event.log_prob(lib.tensor(A)), event.entropy(), mixed.log_prob(lib.tensor([0.5, 1.0])), mixed.mean,
-        mixed.variance, wide.log_prob(lib.tensor(A)),
+        mixed.variance, wide.log_prob(lib.tensor(A)), event.expand((2,)).log_prob(lib.tensor(A)),
+        mixed.expand((2,)).log_prob(lib.tensor([0.5, 1.0])),
         D.kl_divergence(event, D.Independent(D.Normal(lib.tensor(B), lib.tensor(A)), 1)),
     ]  # fmt: skip
     return [*map(tuple, shapes), mixed.sample((7,)).shape[0], *values]
@@ -152,3 +153,62 @@ def test_a_policy_gradient(session: Session) -> None:
     assert 0 <= action[0].item() < 3
     with pytest.raises(gt.GTError, match="give either probs or logits"):
         gt.distributions.Bernoulli()
+
+
+def transformed(lib: Any, kind: str) -> tuple[Any, Any, Any]:
+    """A transformed distribution, its parameter and a value."""
+    d, t = lib.distributions, lib.distributions.transforms
+    loc = lib.tensor([[0.1, -0.5, 0.3], [1.0, 2.0, -1.0]], requires_grad=True)
+    base = d.Normal(loc, 0.7)
+    value = lib.tensor([[0.2, 0.9, 0.5], [0.6, 0.3, 0.7]])
+    made = {
+        "tanh": lambda: d.TransformedDistribution(base, t.TanhTransform(cache_size=1)),
+        "events": lambda: d.TransformedDistribution(d.Independent(base, 1), [t.TanhTransform(), t.ExpTransform()]),
+        "decreasing": lambda: d.TransformedDistribution(base, [t.AffineTransform(0.5, -2.0), t.SigmoidTransform()]),
+        "a vector": lambda: d.TransformedDistribution(
+            base, [t.AffineTransform(0.0, lib.tensor([1.0, 2.0, -3.0]), event_dim=1), t.SigmoidTransform()]
+        ),
+        "powers": lambda: d.TransformedDistribution(base, [t.ExpTransform(), t.PowerTransform(-2.0)]),
+        "composed": lambda: d.TransformedDistribution(
+            base, t.ComposeTransform([t.SoftplusTransform(), t.AffineTransform(0.1, 0.5)])
+        ),
+        "inverse": lambda: d.TransformedDistribution(base, [t.SigmoidTransform(), t.ExpTransform().inv]),
+    }[kind]()
+    return made, loc, -value if kind == "inverse" else value + 1.0 if kind == "events" else value
+
+
+@pytest.mark.parametrize("kind", ["tanh", "events", "decreasing", "a vector", "powers", "composed", "inverse"])
+def test_transformed_distributions(kind: str, session: Session) -> None:
+    results = []
+    for lib in (torch, gt):
+        made, loc, value = transformed(lib, kind)
+        log_prob = made.log_prob(value)
+        log_prob.sum().backward()
+        sizes = [tuple(made.batch_shape), tuple(made.event_shape), tuple(made.rsample((4,)).shape)]
+        sizes.append(tuple(made.expand((5, *made.batch_shape)).sample().shape))
+        found = [log_prob.detach().numpy(), loc.grad.numpy()]
+        if not made.event_shape:
+            found += [made.cdf(value).detach().numpy(), made.icdf(value.abs().clamp(max=0.9)).detach().numpy()]
+        results.append((sizes, found, made.has_rsample))
+    assert results[0][0] == results[1][0]
+    assert results[0][2] == results[1][2]
+    for theirs, ours in zip(results[0][1], results[1][1], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)
+
+
+def test_a_transform_remembers_what_a_sample_was_made_of(session: Session) -> None:
+    tanh = gt.distributions.transforms.TanhTransform(cache_size=1)
+    x = gt.full((3,), 20.0)
+    assert tanh.inv(tanh(x)).tolist() == [20.0] * 3  # atanh(1) is infinite
+    assert gt.distributions.TanhTransform().inv(tanh(x)).tolist() == [float("inf")] * 3
+
+
+def test_gradients_pass_straight_through_one_hot_samples(session: Session) -> None:
+    logits = gt.tensor([[0.1, 0.5, -0.3]], requires_grad=True)
+    made = gt.distributions.OneHotCategoricalStraightThrough(logits=logits)
+    x = made.rsample((4,))
+    assert x.sum(-1).tolist() == [[1.0]] * 4
+    (x * gt.arange(3)).sum().backward()
+    p = torch.tensor([[0.1, 0.5, -0.3]], requires_grad=True)
+    (4 * p.softmax(-1) * torch.arange(3)).sum().backward()
+    np.testing.assert_allclose(logits.grad.numpy(), p.grad.numpy(), rtol=1e-5)

@@ -38,6 +38,46 @@ def test_norms_of_weights_are_torchs(build: Any, x: Any) -> None:
     compare_modules(build, (x,))
 
 
+@pytest.mark.parametrize("sizes", [(4, 4), (4, 3), (3, 4)], ids=["square", "wide", "tall"])
+@pytest.mark.parametrize("way", ["matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("based", [True, False])
+def test_orthogonal_weights(sizes: tuple[int, int], way: str, based: bool) -> None:
+    def build(nn: Any) -> Any:
+        return nn.Linear(*sizes, bias=False)
+
+    results = []
+    for lib, layer in zip((torch, gt), nn_twins(build), strict=True):
+        lib.nn.utils.parametrizations.orthogonal(layer, orthogonal_map=way, use_trivialization=based)
+        original = layer.parametrizations.weight.original
+        if sizes[0] == sizes[1] or not based:  # else the base has random columns
+            results.append(layer.weight.detach().numpy())
+        lib.optim.SGD([original], lr=0.1).zero_grad()
+        x = lib.from_numpy(X[:, : sizes[0]].copy())
+        (layer(x) * (lib.arange(sizes[1], dtype=lib.float64) + 1.0)).square().sum().backward()
+        with lib.no_grad():
+            original -= 0.01 * original.grad
+        w = layer.weight.detach().numpy()
+        small = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
+        np.testing.assert_allclose(small, np.eye(len(small)), atol=1e-9)
+        results.append(w if sizes[0] == sizes[1] or not based else small)
+        if based:  # it can be assigned
+            layer.weight = lib.eye(*w.shape, dtype=lib.float64)
+            np.testing.assert_allclose(layer.weight.detach().numpy(), np.eye(*w.shape), atol=1e-9)
+    for want, got in zip(results[: len(results) // 2], results[len(results) // 2 :], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-9)
+
+
+def test_orthogonal_refuses() -> None:
+    orthogonal = gt.nn.utils.parametrizations.orthogonal
+    with pytest.raises(ArgumentError, match="expected a matrix or batches of matrices"):
+        orthogonal(gt.nn.Linear(3, 2), "bias")
+    with pytest.raises(ArgumentError, match="orthogonal_map"):
+        orthogonal(gt.nn.Linear(3, 2), orthogonal_map="qr")
+    layer = orthogonal(gt.nn.Linear(3, 3), orthogonal_map="cayley", use_trivialization=False)
+    with pytest.raises(NotImplementedError, match="has no inverse"):
+        layer.weight = gt.eye(3)
+
+
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 @pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
 def test_hooks_are_taken_off_again(kind: str) -> None:

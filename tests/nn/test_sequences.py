@@ -81,6 +81,26 @@ def test_sequences_are_padded_and_packed() -> None:
         gt.nn.utils.rnn.pack_padded_sequence(gt.ones(3, 2, 1), [4, 3])
 
 
+@pytest.mark.parametrize("width", [1, 200], ids=["known to the host", "on the worker"])
+def test_batches_of_other_lengths_are_few_programs(width: int) -> None:
+    rng = np.random.default_rng(0)
+    data = [rng.normal(size=(n, width)).astype(np.float32) for n in (2, 3, 4, 5, 5, 5)]
+    tensors = [gt.from_numpy(a) for a in data]
+    w = gt.zeros(width, requires_grad=True)
+    optimizer = gt.optim.SGD([w], lr=0.1)
+    for k in range(60):
+        if k == 40:
+            before = gt.debug.get_client_stats()["programs_sent"]
+        chosen = [*rng.permutation(5)[:3], 5]  # the longest is among them
+        batch = gt.nn.utils.rnn.pad_sequence([tensors[i] for i in chosen], batch_first=True, padding_value=1.0)
+        want = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(data[i]) for i in chosen], True, 1.0)
+        (batch @ w).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        np.testing.assert_array_equal(batch.numpy(), want.numpy())
+    assert gt.debug.get_client_stats()["programs_sent"] == before
+
+
 def test_recurrent_layers_refuse_what_does_not_fit() -> None:
     with pytest.raises(ShapeError, match=r"expected \(time, batch, 3\) or \(time, 3\), got shape"):
         gt.nn.LSTM(3, 4)(gt.ones(5, 2, 4))

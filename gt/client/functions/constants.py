@@ -37,7 +37,11 @@ def upload(op: str, array: np.ndarray[Any, Any], layout: Any = None) -> Tensor:
     shape = tuple(array.shape)
     text = "" if layout is None else sharding.layout_text(op, shape, layout)
     if array.nbytes <= BY_VALUE_NBYTES:
-        made = apply(kinds.data[shape, dtype.name], (array.tobytes(),))
+        data = array.tobytes()
+        made = apply(kinds.data[shape, dtype.name], (data,))
+        value = made._v or made._read()
+        if value.host is None:
+            value.host = np.frombuffer(data, dtype.numpy).reshape(shape)  # reading it waits for nobody
         return made if layout is None else pinned(made, text)
     session, made_of = recording.recorder().session, spec(shape, dtype)
     return Tensor(

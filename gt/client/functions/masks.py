@@ -1,6 +1,7 @@
 """Selecting by condition: `where`, positions of nonzero elements, masks.
 
-The worker is asked for the number of selected elements, which becomes a size in the op that selects them.
+The worker is asked for the number of selected elements, which becomes a size in the op that selects them. It is asked
+once for each mask: a value never changes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.constants import filled
 from gt.client.programs import kinds
-from gt.client.record.recorder import apply, unary
+from gt.client.record.recorder import apply, recorder, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError
 from gt.ops.rules import broadcast
@@ -26,8 +27,12 @@ INPLACE = ["masked_scatter"]
 
 def positions(x: Any) -> Tensor:
     """The flat indices of the nonzero elements. Waits for their number."""
-    truth = x if x.dtype is dtypes.bool_ else ew.ne(x, 0)
-    return unary(kinds.flatnonzero[int(truth.sum().item())], x)
+    recorder().refuse_sync()  # also if the number is known: a replay may meet another mask
+    v = x._v or x._read()
+    if v.count < 0:
+        truth = x if x.dtype is dtypes.bool_ else ew.ne(x, 0)
+        v.count = int(truth.sum().item())
+    return unary(kinds.flatnonzero[v.count], x)
 
 
 def _coordinates(flat: Any, shape: tuple[int, ...]) -> list[Tensor]:

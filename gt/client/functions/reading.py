@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -81,6 +82,25 @@ def _computed(rec: Recorder, v: Value, index: bool, fetching: bool = False) -> b
     else:
         rec.settle()
     return True
+
+
+def known_data(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The data of tensors that the host knows, and that no gradient needs; empty if there is another among them."""
+    rec = recorder()
+    if rec.tracing or rec.session.meshes.several or rec.session.on_paper:
+        return []
+    values = [t._v or t._read() for t in tensors if isinstance(t, Tensor) and t._fn is None]
+    known = [v.host for v in values if v.host is not None]
+    return known if len(known) == len(tensors) else []
+
+
+def between_programs(tensors: Sequence[Any]) -> bool:
+    """Whether no program is begun, and these tensors have no history: an op on them may be a program of its own."""
+    rec = recorder()
+    p = rec.pending
+    if rec.tracing or rec.session.on_paper or (p.end is None and p.node.depth):
+        return False
+    return all(isinstance(t, Tensor) and t._fn is None for t in tensors)
 
 
 def item(self: Tensor) -> Any:

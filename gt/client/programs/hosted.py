@@ -91,6 +91,7 @@ def compute(p: Pending, steps: HostSteps) -> None:
             value = p.values[parent.n_values + k]
             if value.spec.nbytes <= WHOLE_NBYTES:
                 value.host, value.owner = data, None
+                value.replaces = None  # that was an input of this program; the next one may take it as data
 
 
 def run(kind: Kind, specs: Sequence[Spec], results: Sequence[Spec], operands: Sequence[Any]) -> list[Array]:

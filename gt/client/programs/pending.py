@@ -35,6 +35,7 @@ class Value(msgspec.Struct, eq=False, gc=False):
     replaces: int | None = None  #: The input of its program that it was written over.
     host: Any = None  #: Its data as an array that nobody changes, where the host knows it: see hosted.py.
     copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
+    count: int = -1  #: How many of its elements are nonzero, once somebody has asked; see functions/masks.py.
 
 
 KEPT_NBYTES = 1024  #: Values of up to this size are kept when they have been read.

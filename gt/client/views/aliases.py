@@ -97,7 +97,8 @@ def read(t: Tensor) -> Value:
 def _stay(alias: Alias) -> Tensor:
     """The base of a view was moved to other memory (`adopt`): give the view a base on the old memory."""
     assert alias.under is not None
-    alias.base = base = Tensor(alias.under.cell.value, None)
+    assert alias.base is not None
+    alias.base = base = Tensor(alias.under.cell.value, alias.base._fn)  # its gradient still goes where it went
     base._v, base._x = None, alias.under
     return base
 
@@ -228,8 +229,21 @@ def adopt(t: Tensor, other: Tensor) -> None:
     if recorder().trace is not None:
         rebind(t, copied(other))  # a replay sets values, not who shares with whom
         return
+    if _on_same_memory(t, other):
+        return  # as `t.data -= x` ends: views of t stay views of it
     t._x = share(other)._x
     t._v = None
+
+
+def _on_same_memory(t: Tensor, other: Tensor) -> bool:
+    """Whether one was made of the other by `share`, and neither has moved since."""
+    a, b = t._x, other._x
+    if a is None or b is None:
+        return False
+    if a.base is None or b.base is None:
+        return a.base is b.base and a.cell is b.cell
+    taken = (a.kind, a.args, a.part) == (b.kind, b.args, b.part)
+    return taken and a.base._x is a.under and b.base._x is b.under and _on_same_memory(a.base, b.base)
 
 
 def rebind(t: Tensor, value: Value) -> None:

@@ -11,7 +11,9 @@ from gt.client.compat.checks import one_of
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.padding import constant_pad_nd
+from gt.client.functions.reading import between_programs, known_data
 from gt.client.functions.shapes import stack
+from gt.client.record.recorder import recorder
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 
@@ -86,14 +88,27 @@ def pad_packed_sequence(
 def pad_sequence(
     sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
 ) -> Tensor:
-    """Pad sequences (length, ...) to the longest and stack them."""
+    """Pad sequences (length, ...) to the longest and stack them.
+
+    What each of them is padded by is part of a program. Batches of data in any order would be a new program each time:
+    so what the host knows is padded here, and what workers have in a program for each sequence, if no other is begun.
+    """
     one_of("pad_sequence", "padding_side", padding_side, "left", "right")
-    longest = max(s.shape[0] for s in sequences)
+    longest, left = max(s.shape[0] for s in sequences), padding_side == "left"
+    rooms = [longest - s.shape[0] for s in sequences]
+    known = known_data(sequences) if any(rooms) else []
+    if known and len({(s.dtype, s.shape[1:]) for s in known}) == 1:
+        sides = [((r, 0) if left else (0, r), *((0, 0),) * (s.ndim - 1)) for r, s in zip(rooms, known, strict=True)]
+        rows = [np.pad(s, side, constant_values=padding_value) for s, side in zip(known, sides, strict=True)]
+        return creation.from_numpy(np.stack(rows, 0 if batch_first else 1))
+    apart = between_programs(sequences)
     padded = []
-    for s in sequences:
-        room = longest - s.shape[0]
-        sides = (room, 0) if padding_side == "left" else (0, room)
-        padded.append(constant_pad_nd(s, (*(0, 0) * (s.ndim - 1), *sides), padding_value) if room else s)
+    for s, room in zip(sequences, rooms, strict=True):
+        if room:
+            s = constant_pad_nd(s, (*(0, 0) * (s.ndim - 1), *((room, 0) if left else (0, room))), padding_value)
+            if apart:
+                recorder().settle()
+        padded.append(s)
     return stack(padded, 0 if batch_first else 1)
 
 

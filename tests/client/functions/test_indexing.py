@@ -10,7 +10,7 @@ import pytest
 
 import gt
 from gt.client.session.session import Session
-from gt.errors import GTError
+from gt.errors import FunctionError, GTError
 from tests.beside_torch import agree, as_in_torch, compare
 
 SHAPE = (4, 5, 6)
@@ -278,6 +278,21 @@ def test_a_moving_index_is_one_program(session: Session) -> None:
         assert x[i, -i, i].item() == DATA[i, -i, i]
         np.testing.assert_array_equal(x[:, 1:5:2].numpy(), DATA[:, 1:5:2])
     assert session.defined == defined
+
+
+def test_the_positions_of_a_mask_are_counted_once(session: Session) -> None:
+    x = gt.from_numpy(DATA) * 1  # only the worker knows it
+    mask = x[:, 0, 0] > 20
+    asked = session._request
+    sums, counts = x[mask].sum((1, 2)), gt.arange(4)[mask]
+    x[mask] = x[mask] / counts[:, None, None]
+    assert session._request == asked + 1
+    np.testing.assert_array_equal(sums.numpy(), DATA[1:].sum((1, 2)))
+    np.testing.assert_array_equal(x.numpy()[1:], DATA[1:] / np.arange(1, 4)[:, None, None])
+    mask[0] = True  # another value
+    assert x[mask].shape[0] == 4
+    with pytest.raises(FunctionError, match="reads a value"):
+        gt.function(lambda x, mask: x[mask])(x, mask)
 
 
 REFUSED: dict[str, tuple[Key, str]] = {

@@ -164,6 +164,17 @@ def test_a_value_that_the_client_computed_can_be_used(session: Session) -> None:
     assert w.grad.tolist() == [0, 4]
 
 
+def test_a_count_that_was_read_can_be_used_with_others(session: Session) -> None:
+    x, count = gt.ones(3), gt.tensor(0)
+    count.copy_(gt.zeros(2).sum())  # the worker has it
+    gt.ones(1).tolist()
+    for k in range(3):
+        count += 1
+        assert count.item() == k + 1  # computed here: no longer the update of an input
+        assert (x * count).tolist() == [k + 1] * 3
+        assert count.tolist() == k + 1
+
+
 def test_a_value_that_the_client_computed_in_a_function(session: Session) -> None:
     @gt.function
     def scaled(x: Any, k: Any) -> Any:

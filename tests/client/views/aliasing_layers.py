@@ -189,3 +189,26 @@ def buffers_updated_in_place(lib: Any, layer: Any) -> Any:
     held = m.mean
     m.mean.mul_(0.9).add_(base(lib).mean(0), alpha=0.1)
     return m.mean, held, m.state_dict()
+
+
+def views_of_a_parameter_whose_data_is_stepped(lib: Any, layer: Any) -> Any:
+    """Steps of gradient descent by hand, on what views of the parameters were taken of before."""
+    turned, rows = layer.weight.t(), layer.weight[1:3]
+    losses = []
+    for _ in range(3):
+        loss = (base(lib) @ turned).square().sum() + rows.sum()
+        loss.backward(retain_graph=True)
+        layer.weight.data -= 0.001 * layer.weight.grad
+        rows.data *= 0.9
+        layer.weight.grad = None
+        losses.append(loss.detach())
+    turned.sum().backward()
+    return losses, turned.requires_grad, rows.requires_grad, layer.weight.grad
+
+
+def views_of_a_parameter_that_was_moved(lib: Any, layer: Any) -> Any:
+    part, memory = layer.weight[:2], layer.weight.data
+    layer.weight.data = base(lib)
+    memory.mul_(2.0)
+    part.sum().backward()
+    return part, memory, part.requires_grad, layer.weight.grad
