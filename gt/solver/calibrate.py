@@ -38,7 +38,7 @@ from gt.solver.hardware import Curve, Hardware, Link, is_off, read_off, rising
 from gt.solver.probes import FULL, KINDS, LARGE_NBYTES, QUICK, Effort, Probes
 from gt.solver.solve import candidate_meshes
 
-FORMAT = 10  #: of the files; other ones are not read.
+FORMAT = 11  #: of the files; other ones are not read.
 LIMIT_S = 120.0  #: The longest that measuring may take.
 BUDGET_S = 10.0  #: After so long only what is needed is measured: collectives between all workers.
 AGAIN_S = 3600.0  #: The time after which bad predictions have a file measured again.

@@ -40,6 +40,7 @@ def stats_of(core: Core, calls: Calls, groups: Groups) -> dict[str, Any]:
             "spilled": s.store.away_nbytes if s.out else 0,
             "tensors": len(s.store.entries) - (0 in s.store.entries),
             "cpu_us": s.cpu_ns // 1000,
+            "recent": [*s.recent],
         }
         for s in core.sessions.values()
     }
