@@ -222,9 +222,10 @@ class Probes:
         """How many times as long kernels take while all workers compute: those that multiply, and those that read and
         write much memory."""
         width, n = 2 * self.effort.width, self.effort.traffic[-1] // 8
+        products, kernels = (2, 2) if self.on_cpus else (8, 6)  # on CPUs calls of other sessions wait for these
         return (
-            self.slowdown(lambda x, w: x @ w, (width, width), (width, width), 8),
-            self.slowdown(lambda x, _: x.relu(), (n,), (1,), 6),
+            self.slowdown(lambda x, w: x @ w, (width, width), (width, width), products),
+            self.slowdown(lambda x, _: x.relu(), (n,), (1,), kernels),
         )
 
     def kernel_us(self, nbytes: int) -> float:

@@ -443,9 +443,12 @@ class Thread:
         a = self.pick(write=True)
         if "" not in self.session.meshes.by_name:
             raise NothingFits
-        node = self.read(a)
-        gt.shard_(a.tensor, {0: "x"} if self.rng.random() < 0.7 else "[]")
-        self.write(a, Node(lambda d: d, (node,)))
+        node, before = self.read(a), _value(a.tensor)
+        try:
+            gt.shard_(a.tensor, {0: "x"} if self.rng.random() < 0.7 else "[]")
+        finally:  # an earlier failure may be told when it is done
+            if _value(a.tensor) is not before:
+                self.write(a, Node(lambda d: d, (node,)))
 
     def save(self) -> None:
         """Save some variables as a sharded checkpoint; what is in it must be what they were."""
