@@ -119,7 +119,7 @@ class Probes:
         """What the calls of this session took so far. All of them are finished."""
         sent = self.session.seq
         if self._read is None or self._read.calls != sent:  # to ask all workers takes longer than most programs
-            stats = self.session.stats()
+            stats = self.session.stats(programs=False)
             workers = [stats["workers"][number] for number in sorted(stats["workers"], key=int)]
             cpu_us = [w.get("session", {}).get("cpu_us", 0) for w in workers]
             self._read = Clocks(sent, stats["session"]["run_us"], cpu_us)
@@ -202,7 +202,7 @@ class Probes:
 
     def _workers(self) -> list[dict[str, Any]]:
         """What workers say of themselves, in the order of their numbers."""
-        stats = self.session.stats()["workers"]
+        stats = self.session.stats(programs=False)["workers"]
         return [stats[number] for number in sorted(stats, key=int)]
 
     def _turns(self) -> float:

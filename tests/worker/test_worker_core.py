@@ -305,6 +305,8 @@ def test_stats(driver: Driver) -> None:
     program = stats["programs"][NEG.hash().hex()]
     assert (program["instructions"], program["hits"], program["tier"]) == (1, 2, 1)
     assert program["run_us"] <= stats["run_us"]
+    (answer,) = driver.send(msg.GetStats(8, programs=False))
+    assert answer.data["programs"] == {}
 
 
 def test_reader_and_runner_in_two_threads(driver: Driver) -> None:
