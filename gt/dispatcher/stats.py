@@ -29,7 +29,7 @@ def asked(state: State, session: Session, m: GetStats) -> None:
     session.stats += 1
     question = state.questions[number] = Question(session, m.request, state.now_s + DEADLINE_S, waiting, m.overview)
     for worker in waiting.values():
-        state.send(worker.control, GetStats(number))
+        state.send(worker.control, GetStats(number, programs=m.programs))
     if not waiting:
         _answer(state, number, question)
 

@@ -290,7 +290,7 @@ def _wants(switch: Switch, new: Side) -> list[Want]:
 
 def _prepare(state: State, session: Session, switch: Switch, new: Side) -> None:
     """Ask for every plan that it takes."""
-    entry, switch.new, switch.stage = switch.entry, new, Stage.PREPARING
+    entry, switch.new, switch.stage, switch.since_s = switch.entry, new, Stage.PREPARING, state.now_s
     home = home_of(session, new.grid)
     place = place_of(session, home, new.followed)
     # Uploads that are on their way have the layouts of the old plan.

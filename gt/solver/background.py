@@ -20,7 +20,7 @@ from gt.errors import GTError
 from gt.layout import layout, mesh, parse
 from gt.ops.check import check
 from gt.program import Program
-from gt.solver.calibrate import hardware_for, note_step
+from gt.solver.calibrate import hardware_for, kept, note_step
 from gt.solver.hardware import Hardware, hardware_named
 from gt.solver.plan import best_plan
 from gt.solver.pricing import price_plan
@@ -69,12 +69,18 @@ def _hardware(job: Solve, settings: config.Config) -> Hardware:
     count = math.prod(n for _, n in job.most)
     try:
         found = hardware_for(settings.server, count, token=settings.token)
-        current_us = price_now(job.text, job.axes, job.layouts, found) if job.measured_us else 0.0
-        if note_step(found, current_us, job.measured_us):
+        if _note(job, found):
             found = hardware_for(settings.server, count, again=True, token=settings.token)
-        return found
+            _note(job, found)
+        return kept(found.name) or found  # with the correction that the step has just shown
     except GTError:
         return hardware_named("h100" if job.device.startswith("cuda") else "cpu-gloo")
+
+
+def _note(job: Solve, hardware: Hardware) -> bool:
+    """Compare what a call takes with what is predicted. Returns whether to measure the workers again."""
+    current_us = price_now(job.text, job.axes, job.layouts, hardware) if job.measured_us else 0.0
+    return note_step(hardware, current_us, job.measured_us, math.prod(n for _, n in job.axes))
 
 
 def main() -> int:

@@ -4,8 +4,8 @@ Law 1: measuring is done by a process of its own, as an ordinary client with a s
        other sessions.
 Law 2: it is done once for each set of workers. What was measured is in the cache folder, one file for each set; a file
        that cannot be read, or is of another version, is measured again.
-Law 3: predictions are compared with steps (`note_step`). The file keeps by how much they differ, and a prediction that
-       is off by more than half says that it is time to measure again.
+Law 3: predictions are compared with steps (`note_step`). The file keeps by how much they differ, on one worker and on
+       several, and a prediction that is off by more than half says that it is time to measure again.
 
 probes.py has the programs. Every number of workers that a plan may use is measured by itself, from one to all: they
 share cores, memory and links.
@@ -38,7 +38,7 @@ from gt.solver.hardware import Curve, Hardware, Link, is_off, read_off, rising
 from gt.solver.probes import FULL, KINDS, LARGE_NBYTES, QUICK, Effort, Probes
 from gt.solver.solve import candidate_meshes
 
-FORMAT = 10  #: of the files; other ones are not read.
+FORMAT = 11  #: of the files; other ones are not read.
 LIMIT_S = 120.0  #: The longest that measuring may take.
 BUDGET_S = 10.0  #: After so long only what is needed is measured: collectives between all workers.
 AGAIN_S = 3600.0  #: The time after which bad predictions have a file measured again.
@@ -64,7 +64,8 @@ class Measured(msgspec.Struct):
     hardware: Hardware
     measured_s: float  #: when; seconds since 1970
     took_s: float
-    steps: int = 0  #: that predictions were compared with
+    alone: int = 0  #: Steps on one worker that predictions were compared with,
+    several: int = 0  #: and steps on several.
 
 
 # -- what users call -------------------------------------------------------------------------------------------------
@@ -99,18 +100,22 @@ def hardware_for(
     return msgspec.json.decode(done.stdout, type=Hardware)
 
 
-def note_step(hardware: Hardware, predicted_us: float, measured_us: float) -> bool:
-    """A step took `measured_us` where `predicted_us` was predicted with this hardware. The file of the hardware keeps
-    that, and later predictions are corrected. Returns whether to measure again: the prediction is off by more than
-    half, and the last measurement is not of this hour."""
+def note_step(hardware: Hardware, predicted_us: float, measured_us: float, workers: int) -> bool:
+    """A step on so many workers took `measured_us` where `predicted_us` was predicted with this hardware. The file of
+    the hardware keeps that, and later predictions are corrected: those for one worker, or those for several, which wait
+    for each other, and on a busy machine for a long time. Returns whether to measure again: the prediction is off by
+    more than half, and the last measurement is not of this hour."""
     found = _read(_folder() / f"{hardware.name}.json")
     if found is None or predicted_us <= 0 or measured_us <= 0:
         return False
-    ratio = measured_us / (predicted_us / hardware.correction)  # to what was predicted without a correction
-    found.steps += 1
-    weight = max(1 / found.steps, 0.2)  # the latest steps count most
-    factor = found.hardware.correction ** (1 - weight) * ratio**weight
-    found.hardware = corrected(found.hardware, factor)
+    ratio = measured_us / (predicted_us / hardware.busy(workers).correction)  # to what was predicted without
+    if workers == 1:
+        found.alone += 1
+    else:
+        found.several += 1
+    weight = max(1 / (found.alone if workers == 1 else found.several), 0.2)  # the latest steps count most
+    factor = found.hardware.busy(workers).correction ** (1 - weight) * ratio**weight
+    found.hardware = corrected(found.hardware, factor, workers)
     _write(found)
     return is_off(predicted_us, measured_us) and time.time() - found.measured_s > AGAIN_S
 
@@ -121,10 +126,15 @@ def kept(name: str) -> Hardware | None:
     return found.hardware if found is not None else None
 
 
-def corrected(hardware: Hardware, factor: float) -> Hardware:
-    """The same hardware, with predictions that are so many times as long."""
-    among = {n: dataclasses.replace(each, correction=factor) for n, each in hardware.among.items()}
-    return dataclasses.replace(hardware, correction=factor, among=among)
+def corrected(hardware: Hardware, factor: float, workers: int) -> Hardware:
+    """The same hardware, with predictions that are so many times as long: those for one worker, if `workers` is 1, or
+    those for several."""
+    among = {
+        n: dataclasses.replace(each, correction=factor) if (n == 1) == (workers == 1) else each
+        for n, each in hardware.among.items()
+    }
+    own = factor if workers > 1 or not among else hardware.correction  # without others it is that of one worker
+    return dataclasses.replace(hardware, correction=own, among=among)
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -352,7 +362,9 @@ def _find(address: str, count: int, again: bool, effort: Effort) -> Measured:
 def shown(found: Measured) -> str:
     """What was measured, for people."""
     h = found.hardware
-    lines = [f"{h.name}: measured in {found.took_s:.1f} s; steps take {h.correction:.2f} of what is predicted"]
+    several = f" on several workers, {h.busy(1).correction:.2f} on one" if h.among else ""
+    seen = f"steps take {h.correction:.2f} of what is predicted{several}"
+    lines = [f"{h.name}: measured in {found.took_s:.1f} s; {seen}"]
     for count, each in sorted([*h.among.items(), (len(found.workers), h)]):
         rates = ", ".join(f"{each.flops[n] / 1e9:.0f}" for n in sorted(each.flops))
         lines.append(f"{count} busy: {rates} GFLOP/s with 2, 4, 8 bytes; a kernel at least {each.launch_us:.1f} us, "

@@ -100,7 +100,7 @@ class Hardware:
     blocking: float = 0.0
     call_us: float = 0.0  #: of a call, beside its instructions
     among: Mapping[int, Hardware] = field(default_factory=dict)  #: if only so many of the workers are busy
-    correction: float = 1.0  #: how many times as long as predicted steps were seen to take
+    correction: float = 1.0  #: how many times as long as predicted steps on so many workers were seen to take
 
     def busy(self, workers: int) -> Hardware:
         """The hardware as it is if so many workers are busy at once."""

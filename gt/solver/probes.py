@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import gt
@@ -118,7 +119,7 @@ class Probes:
         """What the calls of this session took so far. All of them are finished."""
         sent = self.session.seq
         if self._read is None or self._read.calls != sent:  # to ask all workers takes longer than most programs
-            stats = self.session.stats()
+            stats = self.session.stats(programs=False)
             workers = [stats["workers"][number] for number in sorted(stats["workers"], key=int)]
             cpu_us = [w.get("session", {}).get("cpu_us", 0) for w in workers]
             self._read = Clocks(sent, stats["session"]["run_us"], cpu_us)
@@ -126,28 +127,43 @@ class Probes:
 
     def time_us(self, program: Callable[[], Any], patience: float = 1.0, waiting: bool = False) -> float:
         """How long a program takes on the workers. `waiting`: with the time for which they wait for each other."""
-        found: list[int] = []
         until_s = time.monotonic() + patience * self.effort.patience_s
-        self._taken_us(program, waiting)  # plans, and makes groups
-        while True:
-            found = sorted([*found, self._taken_us(program, waiting)])
-            enough = len(found) >= self.effort.repeats
-            if enough and (found[2] < CLOSE * found[0] or time.monotonic() > until_s):
-                return float(found[0])
+        self._each_us(program, 1, waiting)  # plans, and makes groups
+        found = sorted(self._each_us(program, self.effort.repeats, waiting))
+        while found[2] >= CLOSE * found[0] and time.monotonic() <= until_s:
+            found = sorted([*found, *self._each_us(program, self.effort.repeats, waiting)])
+        return float(found[0])
 
-    def _taken_us(self, program: Callable[[], Any], waiting: bool = True) -> int:
+    def _each_us(self, program: Callable[[], Any], times: int, waiting: bool) -> list[int]:
+        """How long a program takes, so many times: see `time_us`."""
+        if not self.on_cpus:
+            return [self._taken_us(program) for _ in range(times)]
+        recorder().settle()
+        marks = [self.session.seq]
+        for _ in range(times):  # one after the other, without waiting: beside a busy session each wait is long
+            results = program()
+            recorder().settle()
+            del results
+            marks.append(self.session.seq)
+        self.finish()
+        rows = [w.get("session", {}).get("recent", ()) for w in self._workers()]
+        each = [{seq: took_us if waiting else cpu_us for seq, cpu_us, took_us, _ in row} for row in rows]
+        us = [max(row.get(seq, 0) for row in each) for seq in range(marks[0] + 1, marks[-1] + 1)]
+        return [sum(us[a - marks[0] : b - marks[0]]) for a, b in pairwise(marks)]
+
+    def _taken_us(self, program: Callable[[], Any]) -> int:
         before = self.clocks()
         results = program()
         self.finish()
         del results
-        return self.clocks().since(before, waiting or not self.on_cpus)
+        return self.clocks().since(before, True)
 
     # -- computation -----------------------------------------------------------------------------
 
     def whole(self, shape: Sequence[int], value: float = 1.0, dtype: DType = gt.float32, mesh: str = "") -> Any:
         """A tensor that every worker of a mesh has."""
         made = gt.replicate(gt.full(tuple(shape), value, dtype=dtype), mesh)
-        self.finish()
+        recorder().settle()
         return made
 
     def each_us(
@@ -186,7 +202,7 @@ class Probes:
 
     def _workers(self) -> list[dict[str, Any]]:
         """What workers say of themselves, in the order of their numbers."""
-        stats = self.session.stats()["workers"]
+        stats = self.session.stats(programs=False)["workers"]
         return [stats[number] for number in sorted(stats, key=int)]
 
     def _turns(self) -> float:
@@ -206,9 +222,10 @@ class Probes:
         """How many times as long kernels take while all workers compute: those that multiply, and those that read and
         write much memory."""
         width, n = 2 * self.effort.width, self.effort.traffic[-1] // 8
+        products, kernels = (2, 2) if self.on_cpus else (8, 6)  # on CPUs calls of other sessions wait for these
         return (
-            self.slowdown(lambda x, w: x @ w, (width, width), (width, width), 8),
-            self.slowdown(lambda x, _: x.relu(), (n,), (1,), 6),
+            self.slowdown(lambda x, w: x @ w, (width, width), (width, width), products),
+            self.slowdown(lambda x, _: x.relu(), (n,), (1,), kernels),
         )
 
     def kernel_us(self, nbytes: int) -> float:
@@ -226,17 +243,22 @@ class Probes:
         return self.each_us(lambda x, w: x @ w, (rows, width), (width, width), 4, dtype)
 
     def call_us(self, calls: int = 12) -> float:
-        """A call that does next to nothing, in a loop that does not wait for it."""
+        """A call that does next to nothing, in a loop that does not wait for it. On CPUs from the end of one to the end
+        of the next: what other sessions run between some of them has no part in it."""
         x = self.whole((4,))
-        best = math.inf
+        best, gaps = math.inf, []
         for _ in range(3 * self.effort.repeats):
-            began = time.perf_counter()
+            began, first = time.perf_counter(), self.session.seq
             for _ in range(calls):
                 x = x.relu()
                 recorder().settle()
             self.finish()
             best = min(best, (time.perf_counter() - began) / calls * 1e6)
-        return best
+            if self.on_cpus:
+                for w in self._workers()[: math.prod(self.axes.values())]:
+                    ends = [end_us for seq, _, _, end_us in w.get("session", {}).get("recent", ()) if seq > first]
+                    gaps += [b - a for a, b in pairwise(ends)]
+        return min(statistics.quantiles(gaps, n=4)[0], best) if gaps else best
 
     # -- collectives -----------------------------------------------------------------------------
 
@@ -312,9 +334,8 @@ class Probes:
             return reduced(), product()
 
         times: dict[Callable[[], Any], list[int]] = {reduced: [], product: [], both: []}
-        for _ in range(2 * ROUNDS):
-            for program, taken in times.items():
-                taken.append(self._taken_us(program))
+        for program in (*times, *times):
+            times[program] += self._each_us(program, ROUNDS, True)
         alone, beside = (min(times[program][1:]) for program in (product, both))
         collective = min(times[reduced][1:]) - self.fixed_us
         return min(max((beside - alone) / max(collective, 1.0), 0.0), 1.0)
@@ -342,7 +363,7 @@ class Probes:
             else:
                 operands.append(gt.full(s.shape, 0.5 if s.dtype.is_floating_point else 0, dtype=s.dtype))
         operands = [gt.replicate(x) if isinstance(x, gt.Tensor) else x for x in operands]
-        self.finish()
+        recorder().settle()
 
         def program() -> Any:
             return [gt.Tensor._apply(use.op, tuple(operands), use.attrs.value) for _ in range(count)]

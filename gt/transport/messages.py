@@ -271,6 +271,7 @@ class CallFailed(Struct, frozen=True):
 class GetStats(Struct, frozen=True):
     request: int
     overview: bool = False  #: from a client: figures of all sessions, for `gt top`
+    programs: bool = True  #: with a row for each program
 
 
 class Stats(Struct, frozen=True):

@@ -255,8 +255,11 @@ class Calls:
         """A call has run, as far as the host is concerned: put its results into the store."""
         session, known, ids, form = running.session, running.known, running.ids, running.form
         running.tier = form.ran
-        running.issue_us = (time.perf_counter_ns() - running.start_ns) // 1000
-        session.cpu_ns += 1000 * running.issue_us if running.is_quick else time.thread_time_ns() - running.cpu_ns
+        end_ns = time.perf_counter_ns()
+        running.issue_us = (end_ns - running.start_ns) // 1000
+        cpu_ns = 1000 * running.issue_us if running.is_quick else time.thread_time_ns() - running.cpu_ns
+        session.cpu_ns += cpu_ns
+        session.recent.append((running.call.seq, cpu_ns // 1000, running.issue_us, end_ns // 1000))
         made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
         for k, n in running.ranges:
             made[k].below = n

@@ -133,7 +133,8 @@ class WorkerCore:
                 case msg.Trace():
                     out += self._calls.record(message)
                 case msg.GetStats():
-                    out.append((msg.Stats(message.request, stats_of(self, self._calls, self._groups)), None))
+                    data = stats_of(self, self._calls, self._groups, message.programs)
+                    out.append((msg.Stats(message.request, data), None))
                 case msg.WorkerWelcome():
                     self._groups.me = message.worker
                     self._calls.tiers.get_ready()

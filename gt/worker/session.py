@@ -31,6 +31,9 @@ class QueuedWork:
     copies: Copies | None = None  #: and those that have been made.
 
 
+RECENT = 64  #: Calls of a session whose time is kept.
+
+
 @dataclass(slots=True, eq=False)
 class Running:
     """A call that has begun, until it is reported as done."""
@@ -68,7 +71,9 @@ class WorkerSession:
         self.queued = 0  #: Its work in the worker's queue,
         self.short = 0  #: and in the one of short work: all of that is later than what is in the queue.
         self.flying: deque[Running] = deque()  #: Calls on the device, oldest first.
-        self.cpu_ns = 0  #: For so long the runner's thread had a core for its calls.
+        self.cpu_ns = 0  #: For so long the runner's thread had a core for its calls,
+        #: and for each of the latest: (seq, microseconds of a core, microseconds that it took the host, when it ended).
+        self.recent: deque[tuple[int, int, int, int]] = deque(maxlen=RECENT)
         self.last_done_ns = 0  #: When the latest of them was done.
         self.behind: deque[QueuedWork] = deque()  #: Work that waits for one of them.
         self.captures: dict[bytes, CaptureForm] = {}  #: Its graphs on a device, by program; see engines/captures.py.

@@ -31,7 +31,7 @@ class Core(Protocol):
     def queued(self) -> int: ...
 
 
-def stats_of(core: Core, calls: Calls, groups: Groups) -> dict[str, Any]:
+def stats_of(core: Core, calls: Calls, groups: Groups, programs: bool = True) -> dict[str, Any]:
     """The caller has the lock of the stores."""
     engine, spilling = core.engine, core.spilling
     sessions = {
@@ -40,6 +40,7 @@ def stats_of(core: Core, calls: Calls, groups: Groups) -> dict[str, Any]:
             "spilled": s.store.away_nbytes if s.out else 0,
             "tensors": len(s.store.entries) - (0 in s.store.entries),
             "cpu_us": s.cpu_ns // 1000,
+            "recent": [*s.recent],
         }
         for s in core.sessions.values()
     }
@@ -64,7 +65,7 @@ def stats_of(core: Core, calls: Calls, groups: Groups) -> dict[str, Any]:
         "moved_in": spilling.moved_in,
         **calls.tiers.stats(),
         "sessions": sessions,
-        "programs": {k.hash.hex(): k.stats() for k in core.programs},
+        "programs": {k.hash.hex(): k.stats() for k in core.programs} if programs else {},
         "programs_nbytes": core.programs.nbytes,
         **engine.usage(),  # bytes; "memory" is what the device has, which the dispatcher adds
     }

@@ -149,7 +149,10 @@ def test_what_the_old_plan_has_compiled_is_compiled_before_the_change() -> None:
 
 def test_a_compiler_that_takes_too_long_is_not_waited_for() -> None:
     loop = searched()
+    loop.hand.pass_time(switches.PREPARE_S + 1)  # the search takes as long: that is not the compiler's time
     out = loop.found()
+    loop.steps(1)
+    assert loop.client.session.switch.stage is Stage.PREPARING
     loop.hand.pass_time(switches.PREPARE_S + 1)
     loop.steps(1)
     assert loop.client.session.switch.stage is Stage.READY

@@ -184,6 +184,7 @@ class Cluster:
         #: What happens while a client waits at this link. Raises Hang if nothing can.
         self.while_waiting: Callable[[Link], None] = lambda link: self.move_or_hang()
         self.check_invariants = seed is not None
+        self.quick_searches = 1.0  #: How soon a search for a plan ends, beside all else that can happen.
         self.refuse_rings = 0.0  # how often a worker cannot open what a client shares
         self._handle(ev.TimePassed(0.0))
         for _ in range(workers):
@@ -288,7 +289,7 @@ class Cluster:
                 moves.append((SimWorker.move_tensors, w))
         if self.checks:
             moves.append((self._checked, None))
-        if self.solves:
+        if self.solves and (not moves or self.random is None or self.random.random() < self.quick_searches):
             moves.append((self._solved, None))
         return moves
 

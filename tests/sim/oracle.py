@@ -265,6 +265,6 @@ class Oracle:
                 made[each] = each.make(*[made.get(a, a.data) for a in each.args])
         return made[node]
 
-    def check_error(self, node: Node, error: Exception) -> None:
-        """A fetch of this value failed, and not by an earlier call's failure."""
-        assert node.poisoned or node.lost, f"a good value could not be fetched: {error!r}"
+    def check_error(self, nodes: list[Node], error: Exception) -> None:
+        """A fetch of these values failed, and not by an earlier call's failure."""
+        assert any(n.poisoned or n.lost for n in nodes), f"good values could not be fetched: {error!r}"

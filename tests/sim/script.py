@@ -10,11 +10,14 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 import gt
+from gt.client.mesh.sharded_files import read_folder
 from gt.client.record import recorder as recording
 from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
@@ -99,8 +102,9 @@ class Thread:
         self.actions = {**ACTIONS, **(SHARDED if sharded else {})}
         self.switching = sharded and session.config.plan_after_s > 0  #: Plans change under its loops.
         if self.switching:
-            self.actions |= {"loop": 40, "pin": 3, "mesh": 3}
+            self.actions |= {"loop": 40, "pin": 3, "place": 1, "mesh": 3}
         self.begun = False
+        self.doing = ""  #: The name of its latest action.
         self.oracle = session.oracle
         self.variables = variables
         self.rng = rng
@@ -120,8 +124,10 @@ class Thread:
             name, self.begun = "mesh", True
         try:
             if self.keeping is not None and self.rng.random() < 0.15:
+                self.doing = "keep"
                 self.keep()
             else:
+                self.doing = name
                 getattr(self, name)()
         except NothingFits:
             self.create()
@@ -352,7 +358,7 @@ class Thread:
         except GTError as e:
             if told(e):
                 raise
-            self.oracle.check_error(node, e)
+            self.oracle.check_error([node], e)
             if var in self.variables and self.rng.random() < 0.8:
                 self.variables.remove(var)
         else:
@@ -432,6 +438,34 @@ class Thread:
         assert made.shape == (n,)
         self.add(made, Node(lambda d: d, (node,)))
 
+    def place(self) -> None:
+        """Say how a variable shall lie from now on."""
+        a = self.pick(write=True)
+        if "" not in self.session.meshes.by_name:
+            raise NothingFits
+        node, before = self.read(a), _value(a.tensor)
+        try:
+            gt.shard_(a.tensor, {0: "x"} if self.rng.random() < 0.7 else "[]")
+        finally:  # an earlier failure may be told when it is done
+            if _value(a.tensor) is not before:
+                self.write(a, Node(lambda d: d, (node,)))
+
+    def save(self) -> None:
+        """Save some variables as a sharded checkpoint; what is in it must be what they were."""
+        some = list(dict.fromkeys(self.pick() for _ in range(self.rng.randrange(1, 4))))
+        nodes = [self.read(a) for a in some]
+        with TemporaryDirectory() as folder:
+            try:
+                gt.save({str(k): a.tensor for k, a in enumerate(some)}, folder, sharded=True)
+            except GTError as e:
+                if told(e):
+                    raise
+                self.oracle.check_error(nodes, e)
+                return
+            saved = read_folder(Path(folder))[0]
+            for k, node in enumerate(nodes):
+                self.oracle.check(node, saved[str(k)]())
+
 
 ACTIONS = {
     "create": 8, "upload": 6, "compute": 10, "scale": 10, "combine": 14, "chain": 4, "update": 16, "step": 12,
@@ -439,7 +473,7 @@ ACTIONS = {
 }  # fmt: skip
 
 SPILLING = {"carry": 100}
-SHARDED = {"mesh": 4, "pin": 8, "loop": 8}
+SHARDED = {"mesh": 4, "pin": 8, "place": 2, "save": 3, "loop": 8}
 
 Function = Callable[..., Any]
 UNARY: list[tuple[Function, Function]] = [(gt.tanh, np.tanh), (gt.neg, np.negative), (gt.abs, np.abs)]

@@ -1,15 +1,15 @@
 """One simulated world: from a seed, clients, workers, what they do, and what goes wrong.
 
-The clients' threads take turns: while one waits, the others act, messages arrive in any order that the
-links allow, workers and clients die or join, the user presses Ctrl-C. In the end everything that is left
-must be what the oracle says, and when all have left nothing of them may remain.
+The clients' threads take turns: while one waits, the others act, messages arrive in any order that the links allow,
+workers and clients die or join, the user presses Ctrl-C. In the end everything that is left must be what the oracle
+says, and when all have left nothing of them may remain.
 """
 
 from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
@@ -37,8 +37,8 @@ import gt.worker.uploads
 from gt import config
 from gt.client.session.timer import tick
 from gt.client.session.transfers import Download
-from gt.dispatcher.events import Noted, PeerLost, Send, TimePassed
-from gt.dispatcher.session import Lost
+from gt.dispatcher.events import Decided, Noted, PeerLost, Send, TimePassed
+from gt.dispatcher.session import Lost, Session
 from gt.dispatcher.users import REVOKED
 from gt.errors import GTError, ServerError
 from gt.transport.identity import CLIENT, User
@@ -46,6 +46,7 @@ from gt.transport.messages import Call, CallDone, CallFailed, Chunk, ChunkAck, R
 from gt.worker.engines import load
 from gt.worker.run.outside import File
 
+from .changes import Changes
 from .cluster import Cluster, Hang, Link, SimWorker, using
 from .keeping import Keeping, Shelf
 from .oracle import Node, Oracle
@@ -158,6 +159,7 @@ class World:
         self.cluster.watch = self.watch
         self.cluster.while_waiting = self.while_waiting
         self.cluster.refuse_rings = rng.choice([0.0, 0.0, 0.3, 1.0])
+        self.cluster.quick_searches = rng.choice([1.0, 1.0, 0.1]) if sharded else 1.0
         self.heavy = int(0.6 * limit / 8 / BALLAST) if self.spilling else 0
         self.full = rng.choice([0.0, 0.0, 0.2])  #: How often the disk is full.
         self.clients: list[Client] = []
@@ -175,6 +177,7 @@ class World:
         self.shelves = {name: Shelf() for name in self.names if name}
         self.published: list[list[Node]] = []
         self.losses = 0  #: Workers that have died.
+        self.changes = Changes()
         self.taken: set[bytes] = set()  #: Clients whose names others have taken over, or that were revoked.
         if self.names:
             self.deadly_clients = max(self.deadly_clients, 0.15)
@@ -221,16 +224,22 @@ class World:
 
     def moving(self) -> bool:
         """Whether tensors of a session move to other layouts."""
-        return self.sharded and any(s.moving is not None for s in self.cluster.machine.state.sessions.values())
+        return self.sharded and any(s.moving is not None for s in self.sessions())
+
+    def sessions(self) -> Iterable[Session]:
+        return self.cluster.machine.state.sessions.values()
 
     def fault(self, dice: float) -> None:
         workers = self.cluster.workers
         if dice < self.deadly_workers and workers:
             self.losses += 1
+            self.changes.during(self.sessions(), "a worker dies")
             self.cluster.kill_worker(workers[int(self.rng.random() * len(workers))])
         elif dice > 1 - self.deadly_clients and self.clients:
+            self.changes.during(self.sessions(), "a client dies")
             self.kill(self.clients[int(self.rng.random() * len(self.clients))])
         elif dice < self.deadly_workers + self.stopping and workers:
+            self.changes.during(self.sessions(), "a worker stops")
             self.stop(workers[int(self.rng.random() * len(workers))])
         elif dice > 1 - self.deadly_clients - self.revoking and self.users:
             self.revoke(self.rng.choice(list(self.users)))
@@ -286,6 +295,8 @@ class World:
         client, thread = ready[int(self.rng.random() * len(ready))]
         if thread.left > 0:
             self.guarded(client, thread, thread.act)
+            if thread.doing in ("mesh", "place", "save"):
+                self.changes.during(self.sessions(), thread.doing)
         elif not any(t.left > 0 or t.busy for t in client.threads):
             client.leaving = True
             self.guarded(client, thread, lambda: self.leave(client))
@@ -478,6 +489,8 @@ class World:
                 self.watch_send(action.peer, action.message)
             elif isinstance(action, Noted):
                 self.noted(action.text)
+            elif isinstance(action, Decided):
+                self.changes.decided(action.text)
         for oracle in oracles:
             oracle.lonely = False
         if self.sharded:

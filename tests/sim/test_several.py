@@ -8,7 +8,7 @@ import pytest
 import gt
 from gt import config
 from gt.client.session.placing import set_mesh
-from gt.errors import GTError, LostError, OutOfMemory
+from gt.errors import GTError, IndexOutOfRange, LostError, OutOfMemory
 from gt.ops import TABLE
 
 from .cluster import Cluster, using
@@ -77,3 +77,25 @@ def test_a_session_goes_on_after_one_of_its_workers_is_gone(seed: int) -> None:
             (copied + 1).numpy()
         set_mesh(session, "", {"x": 2})
         np.testing.assert_array_equal((copied + 1).sum(0).numpy(), (DATA + 1).sum(0))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_call_that_fails_takes_no_tensor_with_it_that_was_placed_beside_it(seed: int) -> None:
+    cluster = Cluster(2, seed)
+    session = cluster.client()
+    with using(session):
+        set_mesh(session, "", {"x": 2})
+        w = gt.tensor(DATA)
+        w.numpy()
+        bad = gt.gather(w, 0, gt.full((7, 3), 7, dtype=gt.int64))
+        w.mul_(2)
+        with pytest.raises(IndexOutOfRange):
+            gt.shard_(w, {0: "x"})
+        np.testing.assert_array_equal(w.numpy(), DATA)
+        gt.shard_(w, {0: "x"})
+        worse = gt.gather(w, 0, gt.full((7, 3), 7, dtype=gt.int64))
+        with pytest.raises(IndexOutOfRange):
+            worse.numpy()
+        assert repr(w.layout) == "[7@x]"
+        np.testing.assert_array_equal(w.numpy(), DATA)
+        del bad

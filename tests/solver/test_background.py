@@ -34,15 +34,15 @@ def test_what_steps_take_is_compared_with_what_is_predicted(
     """A model that is off is measured again before the search."""
     better = dataclasses.replace(CPU, name="better")
     asked: list[bool] = []
-    noted: list[tuple[float, float]] = []
+    noted: list[tuple[float, float, int]] = []
 
     def hardware_for(where: str, workers: int, again: bool = False, token: str | None = None) -> Hardware:
         assert (where, workers) == ("ipc:///nowhere", 2)
         asked.append(again)
         return better if again else CPU
 
-    def note_step(hardware: Hardware, predicted_us: float, measured_us: float) -> bool:
-        noted.append((predicted_us, measured_us))
+    def note_step(hardware: Hardware, predicted_us: float, measured_us: float, workers: int) -> bool:
+        noted.append((predicted_us, measured_us, workers))
         return off
 
     monkeypatch.setattr(background, "hardware_for", hardware_for)
@@ -52,7 +52,7 @@ def test_what_steps_take_is_compared_with_what_is_predicted(
     assert found is (better if off else CPU)
     assert asked == ([False, True] if off else [False])
     predicted_us = background.price_now(asks.text, asks.axes, asks.layouts, CPU) if measured_us else 0.0
-    assert noted == [(predicted_us, measured_us)]
+    assert noted == [(predicted_us, measured_us, 2)] * (2 if off else 1)
 
 
 def test_workers_that_cannot_be_measured_are_priced_by_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:

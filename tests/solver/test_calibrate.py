@@ -183,7 +183,7 @@ def test_a_file_that_is_none_is_not_read(text: str) -> None:
     path = written(hardware())
     path.write_text(text)
     assert kept(hardware().name) is None
-    assert note_step(hardware(), 1.0, 100.0) is False
+    assert note_step(hardware(), 1.0, 100.0, 2) is False
 
 
 @pytest.mark.usefixtures("_folder")
@@ -219,20 +219,27 @@ def test_predictions_are_compared_with_steps() -> None:
     assert [is_off(100, us) for us in (60, 70, 100, 190, 210)] == [True, False, False, False, True]
     made = hardware()
     written(made)  # in 1970: long ago
-    assert note_step(made, 1000.0, 1200.0) is False
+    assert note_step(made, 1000.0, 1200.0, 2) is False
     once = kept(made.name)
     assert once is not None
-    assert once.correction == once.among[1].correction == pytest.approx(1.2)
-    assert note_step(once, 1000.0, 3000.0) is True
+    assert once.correction == pytest.approx(1.2)
+    assert once.among[1].correction == 1.0  # that several workers wait for each other says nothing of one
+    assert note_step(once, 1000.0, 3000.0, 2) is True
+    assert note_step(once, 1000.0, 1100.0, 1) is False
+    alone = kept(made.name)
+    assert alone is not None
+    assert alone.among[1].correction == pytest.approx(1.1)
     for _ in range(30):  # steps that take twice as long as predicted at first
         now = kept(made.name)
         assert now is not None
-        note_step(now, 1000.0 * now.correction, 2000.0)
+        note_step(now, 1000.0 * now.correction, 2000.0, 2)
     assert now.correction == pytest.approx(2.0, rel=0.05)
     written(made, measured_s=4e9)  # just now
-    assert note_step(made, 1000.0, 3000.0) is False
-    assert note_step(made, 0.0, 3000.0) is False
-    assert corrected(made, 3.0).among[1].correction == 3.0
+    assert note_step(made, 1000.0, 3000.0, 2) is False
+    assert note_step(made, 0.0, 3000.0, 2) is False
+    assert [corrected(made, 3.0, n).correction for n in (1, 2)] == [1.0, 3.0]
+    assert [corrected(made, 3.0, n).among[1].correction for n in (1, 2)] == [3.0, 1.0]
+    assert corrected(made.among[1], 3.0, 1).correction == 3.0
 
 
 @pytest.mark.usefixtures("_folder")
@@ -308,7 +315,8 @@ def test_the_workers_of_this_session_are_measured_once(tmp_path: Path) -> None:
 
 def test_what_was_measured_is_shown() -> None:
     text = shown(Measured(FORMAT, gt.__version__, WORKERS, hardware(correction=1.5), 0.0, 3.21))
-    assert text.startswith(f"{name_of(WORKERS)}: measured in 3.2 s; steps take 1.50 of what is predicted\n1 busy: ")
+    seen = "steps take 1.50 of what is predicted on several workers, 1.00 on one"
+    assert text.startswith(f"{name_of(WORKERS)}: measured in 3.2 s; {seen}\n1 busy: ")
     assert "\n2 busy: " in text
     assert "all_reduce 2 1 0.000256 MB 600 us, 1 MB 1200 us" in text
 

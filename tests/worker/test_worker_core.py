@@ -298,11 +298,15 @@ def test_stats(driver: Driver) -> None:
     driver.call(NEG, [1], outputs=11)
     stats = driver.stats()
     assert (stats["engine"], stats["calls"]) == ("numpy", 2)
-    assert stats["sessions"]["1"].pop("cpu_us") >= 0
+    total, recent = stats["sessions"]["1"].pop("cpu_us"), stats["sessions"]["1"].pop("recent")
+    assert [seq for seq, *_ in recent] == [1, 2]
+    assert total >= sum(cpu_us for _, cpu_us, _, _ in recent) >= 0
     assert stats["sessions"] == {"1": {"nbytes": 48, "spilled": 0, "tensors": 3}}
     program = stats["programs"][NEG.hash().hex()]
     assert (program["instructions"], program["hits"], program["tier"]) == (1, 2, 1)
     assert program["run_us"] <= stats["run_us"]
+    (answer,) = driver.send(msg.GetStats(8, programs=False))
+    assert answer.data["programs"] == {}
 
 
 def test_reader_and_runner_in_two_threads(driver: Driver) -> None:

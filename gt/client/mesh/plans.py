@@ -25,7 +25,7 @@ from gt import layout as layouts
 from gt.chosen import Chosen
 from gt.client.compat.arguments import shown
 from gt.client.mesh.naming import Named, is_module, named_tensors, variables_of
-from gt.client.mesh.sharding import layout_text, set_layout
+from gt.client.mesh.sharding import apart, layout_text, set_layout
 from gt.client.programs.tree import users_frame
 from gt.client.record.recorder import recorder
 from gt.client.session.placing import set_mesh
@@ -54,7 +54,9 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
     """
     if isinstance(own(x), Tensor):
         x = own(x)
-        set_layout(x, layout_text("shard_", x.shape, layout, mesh))
+        text = layout_text("shard_", x.shape, layout, mesh)
+        with apart([x]):
+            set_layout(x, text)
         return x
     if not hasattr(x, "named_parameters"):
         raise DTypeError(f"shard_: expected a tensor or a module, got {shown(x)}")
@@ -72,8 +74,9 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
         raise ArgumentError(f"shard_: no parameter matches {idle[0]!r}; the names are {', '.join([*named][:8])}")
     chosen = {name: p for name, p in wanted.items() if p is not None and named[name].shape}
     texts = {name: layout_text(f"shard_: {name}", named[name].shape, layout[p], mesh) for name, p in chosen.items()}
-    for name, text in texts.items():
-        set_layout(named[name], text)
+    with apart(named[name] for name in texts):
+        for name, text in texts.items():
+            set_layout(named[name], text)
     return x
 
 
@@ -178,8 +181,9 @@ def _follow(plan: UsablePlan, named: Mapping[str, Named]) -> None:
                 texts[name] = session.meshes.text(one)
         except (ArgumentError, ShapeError) as e:
             raise ArgumentError(f"use_plan: {name}: {str(e).removeprefix('layout: ')}") from None
-    for name, text in texts.items():
-        set_layout(named[name].tensor, text)
+    with apart(named[name].tensor for name in texts):
+        for name, text in texts.items():
+            set_layout(named[name].tensor, text)
     rec.mark()  # a program of its own: the step must be the one that was planned
     data: dict[Spec, set[str]] = {}
     for name, text in texts.items():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ import numpy as np
 from gt import layout
 from gt.client.functions.safetensors import begin, entry, read_array, read_header, whole_file
 from gt.client.record.recorder import recorder
-from gt.client.session.transfers import assemble
+from gt.client.session.transfers import assemble, index_of
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, GTError
 from gt.layout import Layout
@@ -105,7 +105,7 @@ def _fill(
                 (file,) = (f for f, w in files.items() if name in w.header)
                 out[file].write(np.ascontiguousarray(array).tobytes())
                 continue
-            for place, shard in _shards(t):
+            for place, shard in _shards(t, places[name]):
                 out[places[name][place]].write(np.ascontiguousarray(shard).tobytes())
 
 
@@ -126,12 +126,17 @@ def _place(lay: Layout, shape: tuple[int, ...], at: tuple[int, ...]) -> Place:
     return tuple(layout.held(lay.pieces(d), n, lay.mesh, at) for d, n in enumerate(shape))
 
 
-def _shards(t: Tensor) -> list[tuple[Place, Array]]:
-    """Fetch the shards of a tensor, each with its place in it. Empty shards may be missing."""
+def _shards(t: Tensor, places: Iterable[Place]) -> list[tuple[Place, Array]]:
+    """Fetch a tensor, cut at these places; each shard with its place. Empty shards may be missing."""
     parts = recorder().session.download(t._v or t._read()).parts
-    assert parts is not None
-    lay = parts.layout
-    return [(_place(lay, t.shape, lay.mesh.coordinates[k]), shard) for k, shard in parts.by_position().items()]
+    if parts is not None:
+        lay = parts.layout
+        found = {_place(lay, t.shape, lay.mesh.coordinates[k]): shard for k, shard in parts.by_position().items()}
+        if not lay.partial and found.keys() <= set(places):
+            return [*found.items()]
+    # Its plan has changed since its layout was asked for, under a loop of another thread or calls under way.
+    whole = t.detach().numpy()
+    return [(place, whole[index_of(place)]) for place in places]
 
 
 # --- reading ------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ All of this is optional: where no layout is given, the planner chooses one. A la
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gt import layout as layouts
@@ -121,6 +122,24 @@ def set_layout(t: Any, text: str) -> None:
         grad = t.grad
         for each in (t, grad) if grad is not None else (t,):
             views.write(each, pinned(each, text))
+
+
+@contextmanager
+def apart(tensors: Iterable[Any]) -> Iterator[None]:
+    """What gives layouts to these tensors is a program of its own, and what they are made of is known to be right: if a
+    call fails, a result with another layout than the input that it replaces cannot have that input's value."""
+    rec = recorder()
+    session = rec.session
+    values = [t._v or t._read() for t in tensors] if session.meshes.several and rec.trace is None else []
+    there = any(v.owner is None or v.replaces is not None for v in values)
+    if there:  # not if all of them are created in this very program: then they are made in that layout
+        rec.settle()
+        sent = session.seq
+        session.wait(lambda: session.done >= sent)
+        session.raise_failures()
+    yield
+    if there:
+        rec.mark()
 
 
 def filled_like(t: Any, value: float) -> Any:

@@ -496,9 +496,9 @@ class Session:
             with self.lock:
                 self._answers.pop(request, None)
 
-    def stats(self) -> dict[str, Any]:
-        """Statistics of the dispatcher, the workers and this session."""
-        return self.ask(msg.GetStats).data
+    def stats(self, programs: bool = True) -> dict[str, Any]:
+        """Statistics of the dispatcher, the workers and this session; of its programs only if they are wanted."""
+        return self.ask(lambda request: msg.GetStats(request, programs=programs)).data
 
     # --- failures ---
 

@@ -439,7 +439,7 @@ def assemble(lay: Layout, shape: tuple[int, ...], shards: Mapping[int, Array]) -
         if len(addends) != mesh.size(pending):
             raise ServerError(f"shards are missing over {used} of a tensor with layout {lay!r}")
         value = _reduced(lay.kind, [addends[i] for i in sorted(addends)])
-        whole[_index(runs)] = value
+        whole[index_of(runs)] = value
         count += value.size
     if count != whole.size:
         raise ServerError(f"shards are missing of a tensor of shape {shape} with layout {lay!r}")
@@ -457,7 +457,7 @@ def _reduced(kind: str | None, addends: list[Array]) -> Array:
     return total.astype(dtype)
 
 
-def _index(runs: tuple[Runs, ...]) -> Any:
+def index_of(runs: tuple[Runs, ...]) -> Any:
     """A numpy index of these positions in each dimension: slices if each is one run."""
     if all(len(r) == 1 for r in runs):
         return tuple(slice(*r[0]) for r in runs)

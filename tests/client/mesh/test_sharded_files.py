@@ -9,12 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import gt
 from gt import config
 from gt.client.functions.save import begin, entry
+from gt.client.mesh import sharded_files
+from gt.client.mesh.sharding import layout_text
 from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, GTError
@@ -114,6 +117,26 @@ def test_shards_without_elements_are_written_too(tmp_path: Path) -> None:
         gt.save({"small": gt.from_numpy(small, layout={0: "x"})}, tmp_path, sharded=True)
     with using(on(Store())):
         np.testing.assert_array_equal(gt.load(tmp_path)["small"].numpy(), small)
+
+
+@pytest.mark.parametrize("changed", [{1: "x"}, ""], ids=str)
+def test_a_plan_may_change_between_the_question_for_layouts_and_the_data(
+    changed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_and_move(t: Any) -> Any:
+        found = layout_of(t)
+        text = layout_text("", t.shape, changed)
+        store.uploads = {k: (msgspec.structs.replace(m, layout=text), data) for k, (m, data) in store.uploads.items()}
+        return found
+
+    layout_of, store = sharded_files._layout, Store(x=3)
+    monkeypatch.setattr(sharded_files, "_layout", ask_and_move)
+    with using(on(store)):
+        gt.save({"rows": gt.from_numpy(ROWS, layout={0: "x"})}, tmp_path, sharded=True)
+    index = json.loads((tmp_path / "index.json").read_text())
+    assert index["tensors"]["rows"]["layout"] == "[101@x]"
+    with using(on(Store())):
+        np.testing.assert_array_equal(gt.load(tmp_path)["rows"].numpy(), ROWS)
 
 
 def test_a_new_checkpoint_replaces_the_old_one(tmp_path: Path) -> None:
