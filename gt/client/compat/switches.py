@@ -30,7 +30,7 @@ strided = "gt.strided"
 
 #: Modules of gt that are imported when they are first used: `import gt` stays fast.
 NAMESPACES = frozenset({
-    "_dynamo", "accelerator", "compiler", "cpu", "distributed", "distributions", "fx", "jit", "masked", "mps",
+    "_dynamo", "accelerator", "compiler", "cpu", "distributed", "distributions", "fx", "hub", "jit", "masked", "mps",
     "profiler", "serialization", "testing", "version", "xpu",
 })  # fmt: skip
 
@@ -44,7 +44,6 @@ LATER = {
 #: Names of torch that GT does not have, and what to use instead.
 ABSENT = {
     "export": "save the parameters with gt.save(model.state_dict(), file)",
-    "hub": "load the weights as NumPy arrays or torch tensors; load_state_dict accepts both",
     "multiprocessing": "threads can share tensors; other processes open their own session with gt.connect",
     "onnx": "save the parameters with gt.save(model.state_dict(), file)",
     **dict.fromkeys(
