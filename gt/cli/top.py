@@ -96,7 +96,7 @@ Column = tuple[str, int, bool, Callable[[str, Row], str]]
 
 
 def table(columns: list[Column], rows: list[tuple[str, Row]], width: int) -> list[str]:
-    """Lines of the same width. Columns of numbers are on the right of theirs."""
+    """Lines of the same width. Columns of numbers are on the right of theirs. What a row waits for is below it."""
     used = [c for c in columns if width >= 120 or not c[2]]
     rest = max(8, width - sum(c[1] + 1 for c in used if c[1]) - sum(not c[1] for c in used) + 1)
 
@@ -106,7 +106,12 @@ def table(columns: list[Column], rows: list[tuple[str, Row]], width: int) -> lis
             parts.append(cell[:rest].ljust(rest) if not w else cell[:w].rjust(w))
         return " ".join(parts)[:width].ljust(width)
 
-    return [line([c[0] for c in used]), *(line([plain(c[3](key, row)) for c in used]) for key, row in rows)]
+    lines = [line([c[0] for c in used])]
+    for key, row in rows:
+        lines.append(line([plain(c[3](key, row)) for c in used]))
+        if row.get("waits"):
+            lines.append(f"        waits {plain(row['waits'])}"[:width].ljust(width))
+    return lines
 
 
 def screen(rates: Rates, address: str, width: int, height: int, sort: str) -> list[str]:
@@ -186,7 +191,7 @@ def _worker_columns(rates: Rates, wide: bool) -> list[Column]:
 def _session_columns(rates: Rates) -> list[Column]:
     return [
         ("SESSION", 7, False, lambda key, row: key),
-        ("NAME", 0, False, lambda key, row: row["name"] + (f" (waits {row['waits']})" if row.get("waits") else "")),
+        ("NAME", 0, False, lambda key, row: row["name"]),
         ("ON", 8, False, lambda key, row: _numbers(row["workers"])),
         ("BUSY", 5, False, lambda key, row: _percent(rates.busy("sessions", key))),
         ("MEMORY", 7, False, lambda key, row: size(row["nbytes"])),
