@@ -28,6 +28,8 @@ import gt
 from gt.adoption import batching
 from gt.adoption.modes import FACTORIES, Inside, any_autocast, grad_enabled, mirrored, route
 from gt.adoption.recurrent import is_packed, pack, pad, recurrent
+from gt.adoption.scaling import unscale_, update_scale_
+from gt.adoption.sparse import SPARSE
 from gt.adoption.tensor import ADOPTED, OURS, TORCHS, Adopted, BatchMet, Computed, native, wrap
 from gt.client.compat.fallback import find
 from gt.client.compat.switches import channels_last, channels_last_3d, contiguous_format, preserve_format
@@ -353,6 +355,9 @@ SPECIAL: dict[str, Call] = {
     "rnn_relu": _recurrent("RNN_RELU"),
     "_pack_padded_sequence": _pack,
     "_pad_packed_sequence": _pad,
+    "_amp_foreach_non_finite_check_and_unscale_": unscale_,
+    "_amp_update_scale_": update_scale_,
+    **SPARSE,
 }
 
 

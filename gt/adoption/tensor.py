@@ -133,7 +133,7 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
         """Saved as an ordinary tensor or parameter, which needs neither GT nor a server to be read."""
         host = self.torch()
         if getattr(self, "_is_param", False):
-            return torch.nn.Parameter(host, self.requires_grad).__reduce_ex__(protocol)
+            return torch.Tensor._make_subclass(torch.nn.Parameter, host, self.requires_grad).__reduce_ex__(protocol)
         return host.requires_grad_(self.requires_grad).__reduce_ex__(protocol)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
@@ -196,6 +196,10 @@ def convert(x: torch.Tensor, value: Tensor) -> None:
 CPU: torch.device = torch.device("cpu")
 
 
+#: Makes a dense tensor of a sparse one; sparse.py, which is above this file, puts it here.
+from_sparse: list[Callable[[Any], Tensor]] = []
+
+
 def native(x: Any) -> Tensor:
     """The tensor of GT that a torch tensor stands for; the data of any other torch tensor is uploaded."""
     if type(x) in ADOPTED:
@@ -209,5 +213,7 @@ def native(x: Any) -> Tensor:
             if is_batched(x):
                 raise BatchMet
             raise AutogradError(TRANSFORMS)
-        return operand("torch", x) if x.requires_grad and torch.is_grad_enabled() else from_torch(x)
+        if x.requires_grad and torch.is_grad_enabled():
+            return operand("torch", x)
+        return from_torch(x) if x.layout is torch.strided else from_sparse[0](x)
     raise DTypeError(f"expected a tensor, got {shown(x)}")
