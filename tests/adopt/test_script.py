@@ -79,7 +79,8 @@ file = io.BytesIO()
 torch.save(layer, file)
 for loaded in (nn.Sequential(layer)[0], torch.load(io.BytesIO(file.getvalue()), weights_only=False)):
     print("saved", isinstance(loaded.kernel, nn.Parameter), loaded(x, graph).sum().item())
-print("devices", torch.accelerator.is_available(), torch.accelerator.current_accelerator(), torch.cuda.is_bf16_supported())
+there = torch.accelerator
+print("devices", there.is_available(), there.current_accelerator(), torch.cuda.is_bf16_supported())
 """
 
 

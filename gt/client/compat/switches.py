@@ -31,7 +31,7 @@ strided = "gt.strided"
 #: Modules of gt that are imported when they are first used: `import gt` stays fast.
 NAMESPACES = frozenset({
     "_dynamo", "accelerator", "compiler", "cpu", "distributed", "distributions", "fx", "hub", "jit", "masked", "mps",
-    "profiler", "serialization", "testing", "version", "xpu",
+    "onnx", "profiler", "serialization", "testing", "version", "xpu",
 })  # fmt: skip
 
 #: Public names of modules that `import gt` does not load, and the modules.
@@ -45,7 +45,6 @@ LATER = {
 ABSENT = {
     "export": "save the parameters with gt.save(model.state_dict(), file)",
     "multiprocessing": "threads can share tensors; other processes open their own session with gt.connect",
-    "onnx": "save the parameters with gt.save(model.state_dict(), file)",
     **dict.fromkeys(
         ("sparse", "sparse_bsc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor",
          "sparse_csc_tensor", "sparse_csr_tensor"),

@@ -27,6 +27,8 @@ def test_nothing_is_scripted_or_compiled() -> None:
     assert [gt.jit.is_scripting(), gt.jit.is_tracing(), gt.compiler.is_compiling()] == [False] * 3
     with pytest.raises(NotImplementedError, match=r"gt\.save"):
         gt.jit.save(double, "file")
+    with pytest.raises(NotImplementedError, match=r"onnx\.export: .* gt\.save"):
+        gt.onnx.export(double, gt.ones(1), "file")
 
 
 def test_one_rank_of_one() -> None:
