@@ -119,6 +119,7 @@ def screen(rates: Rates, address: str, width: int, height: int, sort: str) -> li
     now = rates.now
     calls_s = (now["calls"] - rates.before["calls"]) / max(rates.seconds, 1e-3)
     workers, sessions, programs = (_sorted(rates, name, sort) for name in ("workers", "sessions", "programs"))
+    counted = (("worker", workers), ("session", sessions))
     wide = width >= 120
     blocks = [
         table(_worker_columns(rates, wide), workers, width),
@@ -128,7 +129,8 @@ def screen(rates: Rates, address: str, width: int, height: int, sort: str) -> li
     left = height - 3 - 2 * len(blocks)  # the first line, the keys; a heading and an empty line for each
     shares = [max(1, left * n // 6) for n in (2, 2, 2)]
     spare = sum(max(0, share - (len(block) - 1)) for share, block in zip(shares, blocks, strict=True))
-    head = f"gt top  {plain(address)}  {len(workers)} workers  {len(sessions)} sessions  {calls_s:,.0f} calls/s"
+    told = "  ".join(f"{len(rows)} {what}{'s' * (len(rows) != 1)}" for what, rows in counted)
+    head = f"gt top  {plain(address)}  {told}  {calls_s:,.0f} calls/s"
     lines = [(head + time.strftime("%H:%M:%S").rjust(max(1, width - len(head))))[:width], ""]
     for block, share in zip(blocks, shares, strict=True):
         rows = block[1:]
