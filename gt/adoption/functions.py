@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 import gt
 from gt.adoption import batching
+from gt.adoption.growing import longer
 from gt.adoption.modes import FACTORIES, Inside, any_autocast, grad_enabled, mirrored, route
 from gt.adoption.recurrent import is_packed, pack, pad, recurrent
 from gt.adoption.scaling import unscale_, update_scale_
@@ -335,7 +336,16 @@ def _pad(data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, t
     return adapted(pad)(data, steps.tolist(), batch_first, padding_value, total_length), torch.tensor(lengths)
 
 
+_joined = adapted(gt.cat)
+
+
+def _cat(tensors: Any, dim: Any = 0, **how: Any) -> Any:
+    made = None if how or grad_enabled() or recorder().trace is not None else longer(tensors, dim)
+    return _joined(tensors, dim, **how) if made is None else made
+
+
 SPECIAL: dict[str, Call] = {
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     "_has_compatible_shallow_copy_type": lambda x, y: type(x) in ADOPTED and type(y) in ADOPTED,
     "_is_all_true": adapted(lambda x: x.all()),
     "_is_any_true": adapted(lambda x: x.any()),

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import dataloader
 
 import gt
+from gt import accelerator
 from gt.adoption import model
 from gt.adoption.modes import Inside, inside
 from gt.adoption.tensor import ADOPTED, native, wrap
@@ -91,7 +92,7 @@ _STAYS = {"amp", "get_rng_state", "get_rng_state_all", "seed", "seed_all", "set_
 
 
 def _accelerator(check_available: bool = False) -> Any:
-    found = gt.accelerator.current_accelerator(check_available)
+    found = accelerator.current_accelerator(check_available)
     return None if found is None else torch.device(str(found))
 
 
@@ -115,7 +116,7 @@ def _settings() -> None:
     torch.set_default_dtype = _also(torch.set_default_dtype, gt.set_default_dtype)
     torch.set_float32_matmul_precision = _also(torch.set_float32_matmul_precision, gt.set_float32_matmul_precision)
     torch.compile = torch.jit.script = _same
-    for space, ours in ((torch.cuda, gt.cuda), (torch.accelerator, gt.accelerator)):
+    for space, ours in ((torch.cuda, gt.cuda), (torch.accelerator, accelerator)):
         for name in ours.__all__:
             if hasattr(space, name) and name not in _STAYS:
                 setattr(space, name, getattr(ours, name))
