@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 __all__ = [
-    "ReduceOp", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "barrier",
+    "FinishedWork", "ReduceOp", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "barrier",
     "broadcast", "broadcast_object_list", "destroy_process_group", "gather_object", "get_backend", "get_rank",
     "get_world_size", "init_process_group", "is_available", "is_initialized", "is_torchelastic_launched", "new_group",
     "reduce", "reduce_scatter_tensor",
@@ -93,7 +93,7 @@ def barrier(*args: Any, **kwargs: Any) -> None:
     """Does nothing: there is nobody to wait for."""
 
 
-class Work:
+class FinishedWork:
     """What collectives with async_op=True return: it is done."""
 
     def wait(self, timeout: Any = None) -> bool:
@@ -103,25 +103,25 @@ class Work:
     is_completed = is_success = wait
 
 
-def all_reduce(tensor: Any, *args: Any, async_op: bool = False, **kwargs: Any) -> Work | None:
+def all_reduce(tensor: Any, *args: Any, async_op: bool = False, **kwargs: Any) -> FinishedWork | None:
     """Leaves the tensor as it is: it is the only addend."""
-    return Work() if async_op else None
+    return FinishedWork() if async_op else None
 
 
 broadcast = broadcast_object_list = reduce = all_reduce
 
 
-def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
+def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op: bool = False) -> FinishedWork | None:
     """Write the tensor into the first of the list."""
     return all_gather_into_tensor(tensor_list[0], tensor, group, async_op)
 
 
 def all_gather_into_tensor(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
-) -> Work | None:
+) -> FinishedWork | None:
     """Write the tensor into the output: it is the only part."""
     output_tensor.copy_(input_tensor.reshape(output_tensor.shape))
-    return Work() if async_op else None
+    return FinishedWork() if async_op else None
 
 
 def reduce_scatter_tensor(output: Any, input: Any, op: Any = None, group: Any = None, async_op: bool = False) -> Any:

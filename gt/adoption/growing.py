@@ -3,8 +3,8 @@
 Each length would be another shape, and so another program. Instead the sequence is the front of a tensor with room for
 more: a token is written behind its end, at a place that is no part of the program, and the last tokens are read there.
 
-Law: a place of a store is written once. A sequence that is not its store's longest, or that became a tensor of its own,
-begins a new store when it gets longer.
+Law: a place of a room is written once. A sequence that is not its room's longest, or that became a tensor of its own,
+begins a new room when it gets longer.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import gt
 from gt.adoption.tensor import ADOPTED, Growing, native
 from gt.client.tensor import Tensor
 
-ROOM = 128  #: The least length of a store; it doubles when it is full.
+LEAST = 128  #: The least length of a room; it doubles when it is full.
 
 _new: Any = torch._C.TensorBase.__new__
 
 
-class Store:
+class GrowthRoom:
     """A tensor with room behind the end of a sequence."""
 
     def __init__(self, start: Tensor) -> None:
-        room, self.used = ROOM, int(start.shape[-1])
+        room, self.used = LEAST, int(start.shape[-1])
         while room <= self.used:
             room *= 2
         self.buffer = gt.zeros((*start.shape[:-1], room), dtype=start.dtype)
@@ -74,9 +74,9 @@ def longer(tensors: Any, dim: Any) -> Growing | None:
     if type(x) not in ADOPTED and type(y) not in ADOPTED:
         return None
     length = int(x.shape[-1])
-    fits = type(x) is Growing and x.whole is None and x.store.used == length < x.store.buffer.shape[-1]
+    fits = type(x) is Growing and x.whole is None and x.room.used == length < x.room.buffer.shape[-1]
     made: Growing = _new(Growing)
-    made.store, made.whole, made.length = x.store if fits else Store(native(x)), None, length + 1
-    made.store.buffer[..., length : length + 1] = native(y)
-    made.store.used = length + 1
+    made.room, made.whole, made.length = x.room if fits else GrowthRoom(native(x)), None, length + 1
+    made.room.buffer[..., length : length + 1] = native(y)
+    made.room.used = length + 1
     return made

@@ -169,22 +169,22 @@ class Growing(Adopted):
     """A sequence of integers that gets longer by one at a time: the front of a longer tensor (growing.py). It becomes a
     tensor of its own when something else is asked of it than its size or its last elements."""
 
-    __slots__ = ("length", "store", "whole")
+    __slots__ = ("length", "room", "whole")
 
     length: int
-    store: Any
+    room: Any
     whole: Tensor | None
 
     @property
     def _gt(self) -> Tensor:  # type: ignore[override]  # as an attribute in the other classes
         if self.whole is None:
-            self.whole = self.store.front(self.length)
+            self.whole = self.room.front(self.length)
         whole: Tensor = self.whole
         return whole
 
-    shape = property(lambda self: torch.Size((*self.store.buffer.shape[:-1], self.length)))
-    dtype = property(lambda self: TORCHS[self.store.buffer.dtype])
-    ndim = property(lambda self: self.store.buffer.ndim)
+    shape = property(lambda self: torch.Size((*self.room.buffer.shape[:-1], self.length)))
+    dtype = property(lambda self: TORCHS[self.room.buffer.dtype])
+    ndim = property(lambda self: self.room.buffer.ndim)
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -193,7 +193,7 @@ class Growing(Adopted):
         return int(self.shape[0])
 
     def __getitem__(self, index: Any) -> Any:
-        end = self.store.end(index, self.length) if self.whole is None else None
+        end = self.room.end(index, self.length) if self.whole is None else None
         return wrap(self._gt[index] if end is None else end)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gt
-from gt.adoption.growing import ROOM
+from gt.adoption.growing import LEAST
 from gt.adoption.tensor import Growing
 
 pytestmark = pytest.mark.processes
@@ -36,8 +36,8 @@ def test_tokens_are_torchs_and_programs_few() -> None:
     torch.manual_seed(0)
     plain = torch.nn.Sequential(torch.nn.Embedding(40, 16), torch.nn.Tanh(), torch.nn.Linear(16, 40))
     start = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    expected, _ = generated(plain, start, ROOM + 20)
-    found, counts = generated(gt.adopt(plain), start, ROOM + 20)
+    expected, _ = generated(plain, start, LEAST + 20)
+    found, counts = generated(gt.adopt(plain), start, LEAST + 20)
     assert type(found) is Growing
     assert found.tolist() == expected.tolist()
     assert len(found) == 2

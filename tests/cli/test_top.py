@@ -244,7 +244,7 @@ def test_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             first = terminal.until("sorted by busy")
             assert first.startswith("\x1b[?1049h")  # the screen before comes back later
             shown = terminal.until("sorted by busy")
-            assert "1 workers  1 sessions" in shown
+            assert "1 worker  1 session" in shown
             assert f"/{os.path.basename(sys.argv[0])}-{os.getpid()}" in shown
             assert re.search(r"test_top\.py:\d+", shown)
             assert "a secret token" not in first + shown

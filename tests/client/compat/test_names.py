@@ -98,9 +98,7 @@ def test_files_are_downloaded_once(tmp_path: Any) -> None:
 def test_a_parameter_of_torchs_does_not_become_a_constant() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     for meet in (lambda: parameter * gt.ones(2), lambda: gt.ones(2) * parameter):
-        with pytest.raises(
-            gt.GTError, match=r"mul: a torch Parameter of shape \(2,\) requires grad and was not adopted"
-        ):
+        with pytest.raises(gt.GTError, match=r"a torch Parameter of shape \(2,\) requires grad and was not adopted"):
             meet()
 
 
