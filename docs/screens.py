@@ -17,7 +17,7 @@ from contextlib import suppress
 from html import escape
 from pathlib import Path
 
-CELL, LINE = 8.0, 17  #: The size of a character of 13 pixels.
+CELL, LINE = 7.826, 17  #: The size of a character of DejaVu Sans Mono of 13 pixels: not all programs stretch text.
 
 
 def capture(address: str, columns: int, rows: int, seconds: float = 5.0) -> list[str]:

@@ -13,8 +13,8 @@ config = SimpleNamespace(suppress_errors=False, cache_size_limit=8)  #: Can be s
 graph_break = reset
 
 
-def mark_dynamic(t: Any, index: Any, **kwargs: Any) -> None:
+def mark_dynamic(t: Any, *args: Any, **kwargs: Any) -> None:
     """Does nothing: a program has fixed shapes."""
 
 
-mark_static = maybe_mark_dynamic = mark_dynamic
+mark_static = mark_static_address = maybe_mark_dynamic = mark_dynamic

@@ -8,11 +8,13 @@ from gt import cuda
 from gt.client.compat.devices import device, of_session
 
 __all__ = [
-    "current_accelerator", "current_device_index", "device_count", "is_available", "set_device_index", "synchronize",
+    "current_accelerator", "current_device_index", "current_stream", "device_count", "is_available",
+    "set_device_index", "synchronize",
 ]  # fmt: skip
 
 is_available, device_count, synchronize = cuda.is_available, cuda.device_count, cuda.synchronize
 current_device_index, set_device_index = cuda.current_device, cuda.set_device
+current_stream = cuda.current_stream
 
 
 def current_accelerator(check_available: bool = False) -> Any:

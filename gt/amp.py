@@ -5,6 +5,7 @@ bfloat16, the default of autocast, has the range of float32 and needs no scaler.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,19 +13,43 @@ from typing import Any
 
 from gt import dtypes
 from gt.client.compat.arguments import rebuilt
-from gt.client.compat.autocast import autocast
+from gt.client.compat.autocast import autocast, is_autocast_enabled
 from gt.client.functions import elementwise, shapes
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, AutogradError
 from gt.optim.optimizer import Optimizer
 
-__all__ = ["GradScaler", "autocast", "is_autocast_available"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 
 
 def is_autocast_available(device_type: str) -> bool:
     """Whether autocast is available: always, on any device."""
     return True
+
+
+def custom_fwd(fwd: Any = None, *, device_type: str = "cuda", cast_inputs: Any = None) -> Any:
+    """A decorator for the forward of a `Function`: with cast_inputs, floating-point arguments are cast to this dtype
+    and autocast is off inside, if it is on outside."""
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+
+    def cast(x: Any) -> Any:
+        return x.to(cast_inputs) if isinstance(x, Tensor) and x.dtype.is_floating_point else x
+
+    @functools.wraps(fwd)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if cast_inputs is None or not is_autocast_enabled(device_type):
+            return fwd(*args, **kwargs)
+        with autocast(device_type, enabled=False):
+            return fwd(*map(cast, args), **{k: cast(v) for k, v in kwargs.items()})
+
+    return run
+
+
+def custom_bwd(bwd: Any = None, *, device_type: str = "cuda") -> Any:
+    """A decorator for the backward of a `Function`: the function itself."""
+    return functools.partial(custom_bwd, device_type=device_type) if bwd is None else bwd
 
 
 @dataclass(slots=True, eq=False)

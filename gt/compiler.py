@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from gt.jit import script as allow_in_graph
 
 __all__ = [
     "allow_in_graph", "assume_constant_result", "cudagraph_mark_step_begin", "disable", "is_compiling",
-    "is_dynamo_compiling", "reset",
+    "is_dynamo_compiling", "reset", "set_stance",
 ]  # fmt: skip
 
 assume_constant_result = substitute_in_graph = allow_in_graph
@@ -17,6 +18,11 @@ assume_constant_result = substitute_in_graph = allow_in_graph
 def disable(fn: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
     """The function itself, or a decorator without effect; see @gt.function(compile=False)."""
     return allow_in_graph if fn is None else fn
+
+
+def set_stance(*args: Any, **kwargs: Any) -> Any:
+    """A context without effect."""
+    return nullcontext()
 
 
 def is_compiling() -> bool:

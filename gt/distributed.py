@@ -6,14 +6,19 @@ data parallelism. Collectives between ranks leave their tensors as they are, whi
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 __all__ = [
-    "ReduceOp", "all_gather", "all_reduce", "barrier", "broadcast", "destroy_process_group", "get_backend", "get_rank",
+    "FinishedWork", "ReduceOp", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "barrier",
+    "broadcast", "broadcast_object_list", "destroy_process_group", "gather_object", "get_backend", "get_rank",
     "get_world_size", "init_process_group", "is_available", "is_initialized", "is_torchelastic_launched", "new_group",
+    "reduce", "reduce_scatter_tensor",
 ]  # fmt: skip
 
 HINT = "one GT process uses all workers: see gt.mesh and gt.shard"
+
+group = SimpleNamespace(WORLD=None)  #: The only group there is.
 
 _started = [False]  #: One entry: whether init_process_group() was called.
 
@@ -67,6 +72,14 @@ def get_world_size(group: Any = None) -> int:
     return 1
 
 
+def is_nccl_available() -> bool:
+    """Always False: one rank needs no backend."""
+    return False
+
+
+is_gloo_available = is_mpi_available = is_nccl_available
+
+
 def get_backend(group: Any = None) -> str:
     """The name of the backend."""
     return "gt"
@@ -80,16 +93,51 @@ def barrier(*args: Any, **kwargs: Any) -> None:
     """Does nothing: there is nobody to wait for."""
 
 
-def all_reduce(tensor: Any, *args: Any, **kwargs: Any) -> None:
+class FinishedWork:
+    """What collectives with async_op=True return: it is done."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Does nothing."""
+        return True
+
+    is_completed = is_success = wait
+
+
+def all_reduce(tensor: Any, *args: Any, async_op: bool = False, **kwargs: Any) -> FinishedWork | None:
     """Leaves the tensor as it is: it is the only addend."""
+    return FinishedWork() if async_op else None
 
 
-broadcast = reduce = all_reduce
+broadcast = broadcast_object_list = reduce = all_reduce
 
 
-def all_gather(tensor_list: list[Any], tensor: Any, *args: Any, **kwargs: Any) -> None:
+def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op: bool = False) -> FinishedWork | None:
     """Write the tensor into the first of the list."""
-    tensor_list[0].copy_(tensor)
+    return all_gather_into_tensor(tensor_list[0], tensor, group, async_op)
+
+
+def all_gather_into_tensor(
+    output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
+) -> FinishedWork | None:
+    """Write the tensor into the output: it is the only part."""
+    output_tensor.copy_(input_tensor.reshape(output_tensor.shape))
+    return FinishedWork() if async_op else None
+
+
+def reduce_scatter_tensor(output: Any, input: Any, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
+    """Write the tensor into the output: it is the only addend and the only part."""
+    return all_gather_into_tensor(output, input, group, async_op)
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+    """Write the object into the first place of the list."""
+    object_list[0] = obj
+
+
+def gather_object(obj: Any, object_gather_list: list[Any] | None = None, *args: Any, **kwargs: Any) -> None:
+    """The same, with torch's order of arguments."""
+    if object_gather_list is not None:
+        object_gather_list[0] = obj
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -11,7 +11,8 @@ from gt.nn.module import Module
 
 __all__ = [
     "Final", "ScriptModule", "annotate", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing",
-    "load", "optimize_for_inference", "save", "script", "script_if_tracing", "script_method", "trace", "unused",
+    "load", "optimize_for_inference", "save", "script", "script_if_tracing", "script_method", "trace", "trace_module",
+    "unused",
 ]  # fmt: skip
 
 ScriptModule = RecursiveScriptModule = Module
@@ -27,7 +28,29 @@ def trace(func: Any, *args: Any, **kwargs: Any) -> Any:
     return func
 
 
+trace_module = trace
+
+
+class ScriptFunction:
+    """For `isinstance`, which is never true: nothing is scripted."""
+
+
+class TracerWarning(Warning):
+    """Never given: nothing is traced."""
+
+
 export = script_method = script_if_tracing = interface = freeze = optimize_for_inference = script
+_overload = _overload_method = wait = Attribute = script
+
+
+def fork(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """The function's result: ops do not wait for one another anyway."""
+    return func(*args, **kwargs)
+
+
+def set_fusion_strategy(strategy: Any) -> list[Any]:
+    """Does nothing: workers choose what they fuse."""
+    return []
 
 
 def ignore(drop: Any = False, **kwargs: Any) -> Any:

@@ -12,6 +12,9 @@ from gt.client.functions.torch_files import SAFE
 __all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "safe_globals", "save"]
 
 
+FILE_LIKE = MAP_LOCATION = Any  #: Types of arguments, for annotations.
+
+
 def _named(given: Any) -> dict[str, Any]:
     """Classes by the names that files have for them; a pair gives the name."""
     pairs = [x if isinstance(x, tuple) else (x, f"{x.__module__}.{x.__qualname__}") for x in given]

@@ -8,6 +8,9 @@ torch is imported by the first call of `adopt`, not by `import gt`. The files:
 - `modes.py`: torch's gradient mode and autocast; what a model creates.
 - `autograd.py`: `torch.autograd.Function`, checkpoints and hooks in GT's graph.
 - `optimizers.py`: steps of `torch.optim`, by GT's ops.
+- `sparse.py`: torch's sparse tensors, as dense ones.
+- `growing.py`: sequences that get longer by one.
+- `scaling.py`: `torch.amp.GradScaler`.
 - `batching.py`: `torch.vmap`.
 - `factories.py`: sizes that are adopted tensors.
 - `model.py`: the parameters of a module are replaced.

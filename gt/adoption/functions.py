@@ -26,8 +26,11 @@ from torch.utils import _pytree as pytree
 
 import gt
 from gt.adoption import batching
+from gt.adoption.growing import longer
 from gt.adoption.modes import FACTORIES, Inside, any_autocast, grad_enabled, mirrored, route
 from gt.adoption.recurrent import is_packed, pack, pad, recurrent
+from gt.adoption.scaling import unscale_, update_scale_
+from gt.adoption.sparse import SPARSE
 from gt.adoption.tensor import ADOPTED, OURS, TORCHS, Adopted, BatchMet, Computed, native, wrap
 from gt.client.compat.fallback import find
 from gt.client.compat.switches import channels_last, channels_last_3d, contiguous_format, preserve_format
@@ -333,7 +336,16 @@ def _pad(data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, t
     return adapted(pad)(data, steps.tolist(), batch_first, padding_value, total_length), torch.tensor(lengths)
 
 
+_joined = adapted(gt.cat)
+
+
+def _cat(tensors: Any, dim: Any = 0, **how: Any) -> Any:
+    made = None if how or grad_enabled() or recorder().trace is not None else longer(tensors, dim)
+    return _joined(tensors, dim, **how) if made is None else made
+
+
 SPECIAL: dict[str, Call] = {
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     "_has_compatible_shallow_copy_type": lambda x, y: type(x) in ADOPTED and type(y) in ADOPTED,
     "_is_all_true": adapted(lambda x: x.all()),
     "_is_any_true": adapted(lambda x: x.any()),
@@ -353,6 +365,9 @@ SPECIAL: dict[str, Call] = {
     "rnn_relu": _recurrent("RNN_RELU"),
     "_pack_padded_sequence": _pack,
     "_pad_packed_sequence": _pad,
+    "_amp_foreach_non_finite_check_and_unscale_": unscale_,
+    "_amp_update_scale_": update_scale_,
+    **SPARSE,
 }
 
 

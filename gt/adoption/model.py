@@ -36,18 +36,23 @@ def adopt(model: Any, weights: Any = None) -> Any:
         return _tensor(model)
     if not isinstance(model, torch.nn.Module):
         raise DTypeError(f"adopt: expected a torch.nn.Module or a torch tensor, got {shown(model)}")
+    upload(model, weights)
+    for module in model.modules():
+        if module is model or not type(module).__module__.startswith("torch.nn.modules"):
+            _enter(module)
+    return model
+
+
+def upload(model: Any, weights: Any = None) -> None:
+    """Replace the tensors of a module."""
     values = _Weights(weights)
     for prefix, module in model.named_modules():
         for store in (module._parameters, module._buffers, vars(module)):
             for name, x in store.items():
                 if isinstance(x, torch.Tensor):
                     _upload(f"{prefix}.{name}" if prefix else name, x, values)
-    for module in model.modules():
-        if module is model or not type(module).__module__.startswith("torch.nn.modules"):
-            _enter(module)
     values.check_used()
     recorder().mark()
-    return model
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import dataloader
 
 import gt
+from gt import accelerator
 from gt.adoption import model
 from gt.adoption.modes import Inside, inside
 from gt.adoption.tensor import ADOPTED, native, wrap
@@ -55,8 +56,16 @@ def _leave() -> None:
 
 
 def _upload(x: Any) -> Any:
-    plain = isinstance(x, torch.Tensor) and type(x) not in ADOPTED
-    return wrap(native(x)) if plain and x.layout is torch.strided else x
+    """What a loader or a file gives, on the workers: tensors, parameters, modules."""
+    if isinstance(x, torch.nn.Module):
+        model.upload(x)
+        return x
+    if not isinstance(x, torch.Tensor) or type(x) in ADOPTED or x.layout is not torch.strided or x.is_meta:
+        return x
+    if isinstance(x, torch.nn.Parameter):
+        return _parameter(type(x), x, x.requires_grad)
+    made = wrap(native(x.detach()))
+    return made.requires_grad_() if x.requires_grad else made
 
 
 # --- settings ----------------------------------------------------------------------------------------
@@ -78,20 +87,52 @@ def _same(model: Any = None, *args: Any, **kwargs: Any) -> Any:
     return _same if model is None else model
 
 
+#: Names of torch.cuda that are not about the session's workers, or that take and give tensors.
+_STAYS = {"amp", "get_rng_state", "get_rng_state_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"}
+
+
+def _accelerator(check_available: bool = False) -> Any:
+    found = accelerator.current_accelerator(check_available)
+    return None if found is None else torch.device(str(found))
+
+
+_new_parameter = torch.nn.Parameter.__new__
+
+
+def _parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+    """A parameter of what torch.Tensor(2, 3) made, which is on the host, is adopted like all others."""
+    if inside.active and cls is torch.nn.Parameter and isinstance(data, torch.Tensor):
+        data = _upload(data.detach())
+    return _new_parameter(cls, data, requires_grad)
+
+
+def _variable(cls: Any, data: Any = None, requires_grad: bool = False, volatile: Any = None) -> Any:
+    """torch.autograd.Variable: the tensor itself, as in torch."""
+    return _upload(torch.empty(0) if data is None else data.detach()).requires_grad_(requires_grad)
+
+
 def _settings() -> None:
     torch.manual_seed = torch.random.manual_seed = _also(torch.manual_seed, gt.manual_seed)
     torch.set_default_dtype = _also(torch.set_default_dtype, gt.set_default_dtype)
     torch.set_float32_matmul_precision = _also(torch.set_float32_matmul_precision, gt.set_float32_matmul_precision)
     torch.compile = torch.jit.script = _same
-    for name in ("device_count", "empty_cache", "is_available", "manual_seed", "manual_seed_all", "synchronize"):
-        if hasattr(gt.cuda, name):
-            setattr(torch.cuda, name, getattr(gt.cuda, name))
+    for space, ours in ((torch.cuda, gt.cuda), (torch.accelerator, accelerator)):
+        for name in ours.__all__:
+            if hasattr(space, name) and name not in _STAYS:
+                setattr(space, name, getattr(ours, name))
+    torch.accelerator.current_accelerator = _accelerator
+    torch.nn.Parameter.__new__ = staticmethod(_parameter)
+    torch.autograd.Variable.__new__ = staticmethod(_variable)
     load = torch.load
 
     @functools.wraps(load)
     def uploaded(*args: Any, **kwargs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            made = load(*args, **kwargs)
+        before, inside.active = inside.active, False  # a parameter may be made before its data is read
+        try:
+            with torch._C.DisableTorchFunction():
+                made = load(*args, **kwargs)
+        finally:
+            inside.active = before
         return pytree.tree_map(_upload, made)
 
     torch.load = uploaded

@@ -133,7 +133,7 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
         """Saved as an ordinary tensor or parameter, which needs neither GT nor a server to be read."""
         host = self.torch()
         if getattr(self, "_is_param", False):
-            return torch.nn.Parameter(host, self.requires_grad).__reduce_ex__(protocol)
+            return torch.Tensor._make_subclass(torch.nn.Parameter, host, self.requires_grad).__reduce_ex__(protocol)
         return host.requires_grad_(self.requires_grad).__reduce_ex__(protocol)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
@@ -165,8 +165,40 @@ class Computed(Adopted):
     __slots__ = ("_gt",)
 
 
+class Growing(Adopted):
+    """A sequence of integers that gets longer by one at a time: the front of a longer tensor (growing.py). It becomes a
+    tensor of its own when something else is asked of it than its size or its last elements."""
+
+    __slots__ = ("length", "room", "whole")
+
+    length: int
+    room: Any
+    whole: Tensor | None
+
+    @property
+    def _gt(self) -> Tensor:  # type: ignore[override]  # as an attribute in the other classes
+        if self.whole is None:
+            self.whole = self.room.front(self.length)
+        whole: Tensor = self.whole
+        return whole
+
+    shape = property(lambda self: torch.Size((*self.room.buffer.shape[:-1], self.length)))
+    dtype = property(lambda self: TORCHS[self.room.buffer.dtype])
+    ndim = property(lambda self: self.room.buffer.ndim)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        end = self.room.end(index, self.length) if self.whole is None else None
+        return wrap(self._gt[index] if end is None else end)
+
+
 Adopted._wrap = staticmethod(lambda tensor: wrap(tensor))
-ADOPTED = frozenset([Adopted, Computed])
+ADOPTED = frozenset([Adopted, Computed, Growing])
 
 
 def wrap(tensor: Tensor) -> Computed:
@@ -196,6 +228,10 @@ def convert(x: torch.Tensor, value: Tensor) -> None:
 CPU: torch.device = torch.device("cpu")
 
 
+#: Makes a dense tensor of a sparse one; sparse.py, which is above this file, puts it here.
+from_sparse: list[Callable[[Any], Tensor]] = []
+
+
 def native(x: Any) -> Tensor:
     """The tensor of GT that a torch tensor stands for; the data of any other torch tensor is uploaded."""
     if type(x) in ADOPTED:
@@ -209,5 +245,7 @@ def native(x: Any) -> Tensor:
             if is_batched(x):
                 raise BatchMet
             raise AutogradError(TRANSFORMS)
-        return operand("torch", x) if x.requires_grad and torch.is_grad_enabled() else from_torch(x)
+        if x.requires_grad and torch.is_grad_enabled():
+            return operand("torch", x)
+        return from_torch(x) if x.layout is torch.strided else from_sparse[0](x)
     raise DTypeError(f"expected a tensor, got {shown(x)}")

@@ -1,5 +1,6 @@
 """The names of torch.autograd: gradients, custom functions, gradient modes, anomaly detection."""
 
+from importlib import import_module
 from typing import Any
 
 from gt.autograd import function, functional
@@ -13,6 +14,12 @@ __all__ = [
     "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "function", "functional", "grad",
     "hessian", "inference_mode", "jacrev", "no_grad", "set_detect_anomaly", "set_grad_enabled",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "profiler":  # imported when it is used
+        return import_module("gt.autograd.profiler")
+    raise AttributeError(f"module 'gt.autograd' has no attribute {name!r}")
 
 
 def Variable(data: Any, requires_grad: bool = False) -> Any:

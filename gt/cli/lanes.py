@@ -144,7 +144,7 @@ class _Picture:
             colour = _WAIT if span.name.startswith("wait") else _RECORD
             if span.seq:
                 self.sent[span.session, span.seq] = (b, self.y + _ROW)
-                words = f"record {self.found.lines_of(span)}"
+                words = f"script, records {self.found.lines_of(span)}"
         elif who.startswith("worker"):
             colour = _CALL
             words = f"{self.found.lines_of(span)}, call {span.seq}, tier {span.tier}"
@@ -183,7 +183,7 @@ class _Picture:
                 )
 
     def legend(self) -> None:
-        kinds = [("records", _RECORD), ("waits", _WAIT), ("dispatcher", _LOOP), ("collective", _TOGETHER)]
+        kinds = [("script, records", _RECORD), ("waits", _WAIT), ("dispatcher", _LOOP), ("collective", _TOGETHER)]
         kinds += [
             ("planner's own instruction", _OWN),
             *sorted(self.colours.items(), key=lambda item: _by_line(item[0])),
@@ -210,7 +210,8 @@ class _Picture:
             x = self.x(self.zero_ns + round(tick * 1e6))
             line = f'<line x1="{x:.1f}" y1="48" x2="{x:.1f}" y2="{bottom:.1f}" stroke="#ddd" stroke-width="0.7"/>'
             self.body.insert(0, line)
-            self.body.append(text(x - 12, 44, f"{tick:.6g} ms", 10, colour="#555"))
+            label = f"{tick:.6g} ms"
+            self.body.append(text(min(x - 12, _WIDTH - 6.3 * len(label)), 44, label, 10, colour="#555"))
             tick += step
 
 

@@ -96,7 +96,7 @@ Column = tuple[str, int, bool, Callable[[str, Row], str]]
 
 
 def table(columns: list[Column], rows: list[tuple[str, Row]], width: int) -> list[str]:
-    """Lines of the same width. Columns of numbers are on the right of theirs."""
+    """Lines of the same width. Columns of numbers are on the right of theirs. What a row waits for is below it."""
     used = [c for c in columns if width >= 120 or not c[2]]
     rest = max(8, width - sum(c[1] + 1 for c in used if c[1]) - sum(not c[1] for c in used) + 1)
 
@@ -106,7 +106,12 @@ def table(columns: list[Column], rows: list[tuple[str, Row]], width: int) -> lis
             parts.append(cell[:rest].ljust(rest) if not w else cell[:w].rjust(w))
         return " ".join(parts)[:width].ljust(width)
 
-    return [line([c[0] for c in used]), *(line([plain(c[3](key, row)) for c in used]) for key, row in rows)]
+    lines = [line([c[0] for c in used])]
+    for key, row in rows:
+        lines.append(line([plain(c[3](key, row)) for c in used]))
+        if row.get("waits"):
+            lines.append(f"        waits {plain(row['waits'])}"[:width].ljust(width))
+    return lines
 
 
 def screen(rates: Rates, address: str, width: int, height: int, sort: str) -> list[str]:
@@ -114,6 +119,7 @@ def screen(rates: Rates, address: str, width: int, height: int, sort: str) -> li
     now = rates.now
     calls_s = (now["calls"] - rates.before["calls"]) / max(rates.seconds, 1e-3)
     workers, sessions, programs = (_sorted(rates, name, sort) for name in ("workers", "sessions", "programs"))
+    counted = (("worker", workers), ("session", sessions))
     wide = width >= 120
     blocks = [
         table(_worker_columns(rates, wide), workers, width),
@@ -123,7 +129,8 @@ def screen(rates: Rates, address: str, width: int, height: int, sort: str) -> li
     left = height - 3 - 2 * len(blocks)  # the first line, the keys; a heading and an empty line for each
     shares = [max(1, left * n // 6) for n in (2, 2, 2)]
     spare = sum(max(0, share - (len(block) - 1)) for share, block in zip(shares, blocks, strict=True))
-    head = f"gt top  {plain(address)}  {len(workers)} workers  {len(sessions)} sessions  {calls_s:,.0f} calls/s"
+    told = "  ".join(f"{len(rows)} {what}{'s' * (len(rows) != 1)}" for what, rows in counted)
+    head = f"gt top  {plain(address)}  {told}  {calls_s:,.0f} calls/s"
     lines = [(head + time.strftime("%H:%M:%S").rjust(max(1, width - len(head))))[:width], ""]
     for block, share in zip(blocks, shares, strict=True):
         rows = block[1:]
@@ -186,7 +193,7 @@ def _worker_columns(rates: Rates, wide: bool) -> list[Column]:
 def _session_columns(rates: Rates) -> list[Column]:
     return [
         ("SESSION", 7, False, lambda key, row: key),
-        ("NAME", 0, False, lambda key, row: row["name"] + (f" (waits {row['waits']})" if row.get("waits") else "")),
+        ("NAME", 0, False, lambda key, row: row["name"]),
         ("ON", 8, False, lambda key, row: _numbers(row["workers"])),
         ("BUSY", 5, False, lambda key, row: _percent(rates.busy("sessions", key))),
         ("MEMORY", 7, False, lambda key, row: size(row["nbytes"])),

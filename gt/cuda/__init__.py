@@ -6,10 +6,11 @@ import time
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+from gt.client.compat import legacy
 from gt.client.compat.devices import of_session
 from gt.client.debug import get_worker_stats
 from gt.client.functions.randoms import get_rng_state as _state
-from gt.client.functions.randoms import manual_seed, seed
+from gt.client.functions.randoms import initial_seed, manual_seed, seed
 from gt.client.functions.randoms import set_rng_state as _set_state
 from gt.client.record.recorder import recorder
 from gt.cuda import amp
@@ -19,11 +20,11 @@ from gt.errors import StateError
 __all__ = [
     "DeviceProperties", "Event", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream",
     "default_stream", "device", "device_count", "empty_cache", "get_arch_list", "get_device_capability",
-    "get_device_name", "get_device_properties", "get_rng_state", "get_rng_state_all", "init", "ipc_collect",
-    "is_available", "is_bf16_supported", "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
-    "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
-    "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_rng_state",
-    "set_rng_state_all", "stream", "synchronize",
+    "get_device_name", "get_device_properties", "get_rng_state", "get_rng_state_all", "init", "initial_seed",
+    "ipc_collect", "is_available", "is_bf16_supported", "is_current_stream_capturing", "is_initialized", "manual_seed",
+    "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated",
+    "memory_reserved", "memory_stats", "memory_summary", "reset_max_memory_allocated", "reset_peak_memory_stats",
+    "seed", "seed_all", "set_device", "set_rng_state", "set_rng_state_all", "stream", "synchronize", "utilization",
 ]  # fmt: skip
 
 manual_seed_all, seed_all = manual_seed, seed
@@ -164,7 +165,27 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     return f"{memory_allocated():,} bytes of this session; {free:,} of {total:,} bytes free"
 
 
-ipc_collect = init = empty_cache
+ipc_collect = init = _lazy_init = empty_cache
+memory_cached = memory_reserved
+
+
+def is_current_stream_capturing() -> bool:
+    """Always False: workers capture what they run by themselves."""
+    return False
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """Does nothing: the server divides the memory between sessions."""
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Always False: a session's worker is its only device."""
+    return False
+
+
+def utilization(device: Any = None) -> int:
+    """0: the client does not know it. `gt top` shows it."""
+    return 0
 
 
 class Event:
@@ -234,4 +255,6 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return import_module("gt.cuda.nvtx")
+    if name in legacy.__all__:  # FloatTensor, ...
+        return getattr(legacy, name)
     raise AttributeError(f"module 'gt.cuda' has no attribute {name!r}")

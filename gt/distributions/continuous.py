@@ -152,6 +152,7 @@ class Uniform(Distribution):
         super().__init__(self.low.shape)
 
     mean = property(lambda self: (self.low + self.high) / 2)
+    mode = property(lambda self: math.nan * self.high)  # all are as probable
     variance = property(lambda self: (self.high - self.low) ** 2 / 12)
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
@@ -294,6 +295,11 @@ class Weibull(Distribution):
     mean = property(lambda self: self.scale * (1 + 1 / self.concentration).lgamma().exp())
 
     @property
+    def mode(self) -> Any:
+        k = self.concentration
+        return self.scale * ((k - 1) / k) ** (1 / k)
+
+    @property
     def variance(self) -> Any:
         k = 1 / self.concentration
         return self.scale**2 * ((1 + 2 * k).lgamma().exp() - (2 * (1 + k).lgamma()).exp())
@@ -317,6 +323,8 @@ class Pareto(Distribution):
     def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
         self.scale, self.alpha = tensors(scale, alpha)
         super().__init__(self.scale.shape)
+
+    mode = property(lambda self: self.scale)
 
     @property
     def mean(self) -> Any:
@@ -392,7 +400,8 @@ class Beta(Distribution):
 
     @property
     def mode(self) -> Any:
-        return (self.concentration1 - 1) / (self.concentration1 + self.concentration0 - 2)
+        a, b = (self.concentration1 - 1).clamp(min=0.0), (self.concentration0 - 1).clamp(min=0.0)
+        return where((self.concentration1 < 1) & (self.concentration0 < 1), 1.0, a / (a + b))  # of two, torch says 1
 
     @property
     def variance(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gt.client.functions import elementwise as ew
 from gt.client.functions.casts import finfo
-from gt.client.functions.creation import arange, full_like
+from gt.client.functions.creation import arange, full_like, zeros_like
 from gt.client.functions.randoms import multinomial, poisson, rand
 from gt.distributions.continuous import gamma, uniform
 from gt.distributions.distribution import Distribution, one_of_two, tensors
@@ -43,6 +43,11 @@ class Bernoulli(Distribution):
     mean = property(lambda self: self.probs)
     variance = property(lambda self: self.probs * (1 - self.probs))
 
+    @property
+    def mode(self) -> Any:
+        likely = (self.probs >= 0.5).to(self.probs.dtype)
+        return ew.where(self.probs == 0.5, math.nan, likely)
+
     def _draw(self, shape: tuple[int, ...]) -> Any:
         return (rand(*shape, dtype=self.probs.dtype) < self.probs).to(self.probs.dtype)
 
@@ -65,6 +70,7 @@ class Geometric(Distribution):
         super().__init__(self.probs.shape)
 
     mean = property(lambda self: 1 / self.probs - 1)
+    mode = property(lambda self: zeros_like(self.probs))
     variance = property(lambda self: (1 / self.probs - 1) / self.probs)
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
@@ -88,6 +94,7 @@ class Poisson(Distribution):
         super().__init__(self.rate.shape)
 
     mean = variance = property(lambda self: self.rate)
+    mode = property(lambda self: self.rate.floor())
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
         return poisson(self.rate.expand(shape))
@@ -102,6 +109,8 @@ class Poisson(Distribution):
 class Binomial(Distribution):
     """The number of successes in `total_count` trials."""
 
+    has_enumerate_support = True
+
     def __init__(
         self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
@@ -111,12 +120,24 @@ class Binomial(Distribution):
         super().__init__(self.probs.shape)
 
     mean = property(lambda self: self.total_count * self.probs)
+    mode = property(lambda self: ((self.total_count + 1) * self.probs).floor().clamp(max=self.total_count))
     variance = property(lambda self: self.total_count * self.probs * (1 - self.probs))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
         trials = arange(int(self.total_count.max().item())).reshape(-1, *(1 for _ in shape))  # waits for the count
         success = rand(trials.shape[0], *shape, dtype=self.probs.dtype) < self.probs
         return (success & (trials < self.total_count)).to(self.probs.dtype).sum(0)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """All counts up to the largest of total_count, along a new first dimension. Waits for it."""
+        values = arange(int(self.total_count.max().item()) + 1, dtype=self.probs.dtype)
+        values = values.reshape(-1, *(1 for _ in self.batch_shape))
+        return values.expand(-1, *self.batch_shape) if expand else values
+
+    def entropy(self) -> Any:
+        values = self.enumerate_support()
+        log_prob = ew.where(values <= self.total_count, self.log_prob(values.minimum(self.total_count)), -1e30)
+        return -(log_prob.exp() * log_prob).sum(0)
 
     def log_prob(self, value: Any) -> Any:
         n, x = self.total_count, self.logits
@@ -140,6 +161,7 @@ class NegativeBinomial(Distribution):
         super().__init__(self.probs.shape)
 
     mean = property(lambda self: self.total_count * self.logits.exp())
+    mode = property(lambda self: ((self.total_count - 1) * self.logits.exp()).floor().clamp(min=0.0))
     variance = property(lambda self: self.mean / (-self.logits).sigmoid())
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
@@ -205,6 +227,7 @@ class OneHotCategorical(Distribution):
         super().__init__(self.probs.shape[:-1], self.probs.shape[-1:])
 
     mean = property(lambda self: self.probs)
+    mode = property(lambda self: one_hot(self._categorical.mode, self.probs.shape[-1]).to(self.probs.dtype))
     variance = property(lambda self: self.probs * (1 - self.probs))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
@@ -245,6 +268,13 @@ class Multinomial(Distribution):
     def _draw(self, shape: tuple[int, ...]) -> Any:
         draws = self._categorical._draw((self.total_count, *shape[:-1]))
         return one_hot(draws, self.probs.shape[-1]).to(self.probs.dtype).sum(0)
+
+    def entropy(self) -> Any:
+        n, p = self.total_count, self.probs
+        k = arange(1.0, n + 1, dtype=p.dtype).reshape(-1, *(1 for _ in p.shape))
+        ways = math.lgamma(n + 1) - (k + 1).lgamma() - (n - k + 1).lgamma()
+        chances = (ways + k * self.logits + (n - k) * (-p).log1p()).exp()  # of drawing a category k times
+        return n * self._categorical.entropy() - math.lgamma(n + 1) + (chances * (k + 1).lgamma()).sum((0, -1))
 
     def log_prob(self, value: Any) -> Any:
         ways = (value.sum(-1) + 1).lgamma() - (value + 1).lgamma().sum(-1)

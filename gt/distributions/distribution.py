@@ -98,6 +98,11 @@ class Distribution:
         raise NotImplementedError(f"{type(self).__name__} has no mean")
 
     @property
+    def mode(self) -> Any:
+        """The most probable value."""
+        raise NotImplementedError(f"{type(self).__name__} has no mode")
+
+    @property
     def variance(self) -> Any:
         """The variance."""
         raise NotImplementedError(f"{type(self).__name__} has no variance")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client.functions import elementwise as ew
+from gt.client.functions.creation import eye
 from gt.client.functions.linalg.solving import linalg_cholesky, solve_triangular
 from gt.client.functions.randoms import randn
 from gt.distributions.continuous import LOG_2PI, gamma
@@ -23,6 +24,15 @@ class Dirichlet(Distribution):
         super().__init__(self.concentration.shape[:-1], self.concentration.shape[-1:])
 
     mean = property(lambda self: self.concentration / self.concentration.sum(-1, keepdim=True))
+
+    @property
+    def mode(self) -> Any:
+        above = (self.concentration - 1).clamp(min=0.0)
+        found = above / above.sum(-1, keepdim=True)
+        corner = eye(self.concentration.shape[-1], dtype=found.dtype)[
+            0
+        ]  # they are all as probable; torch says the first
+        return ew.where((self.concentration < 1).all(-1, keepdim=True), corner, found)
 
     @property
     def variance(self) -> Any:

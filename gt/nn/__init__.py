@@ -39,7 +39,7 @@ __all__ = sorted([*_imported, "functional", "init", "utils"])
 #: Modules of gt.nn that are imported when they are first used.
 _LATER = {"einops", "modules", "parallel", "parameter"}
 #: What is found here too, and where it is.
-_ELSEWHERE = {"SGD": "gt.optim"}
+_ELSEWHERE = {"SGD": "gt.optim", "UninitializedBuffer": "gt.nn.parameter", "UninitializedParameter": "gt.nn.parameter"}
 
 
 def __getattr__(name: str) -> _Any:

@@ -101,6 +101,12 @@ class Hookable:
         """Call `hook(module, state_dict, prefix, ...)` before the state of this module is loaded."""
         return add(self._hooked().load_pre, hook)
 
+    def _register_load_state_dict_pre_hook(
+        self, hook: Callable[..., Any], with_module: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(state_dict, prefix, ...)` before the state of this module is loaded."""
+        return add(self._hooked().load_pre, hook if with_module else lambda module, *args: hook(*args))
+
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, incompatible_keys)` after a state was checked; it may change these lists."""
         return add(self._hooked().load_post, hook)

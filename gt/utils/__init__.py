@@ -11,6 +11,6 @@ __all__ = ["checkpoint"]
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("_pytree", "data", "hooks", "tensorboard"):
+    if name in ("_pytree", "data", "hooks", "model_zoo", "tensorboard"):
         return _import_module(f"gt.utils.{name}")
     raise AttributeError(f"module 'gt.utils' has no attribute {name!r}")

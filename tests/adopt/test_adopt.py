@@ -215,3 +215,21 @@ def test_gradients_of_torch_func_raise() -> None:
     ):  # fmt: skip
         with pytest.raises(AutogradError, match=r"torch\.func"):
             call()
+
+
+def test_sparse_tensors_are_stored_as_dense_ones() -> None:
+    adjacency = (torch.arange(36).view(6, 6) % 5 == 0).float().to_sparse()
+    plain, model, x = small(), gt.adopt(small()), torch.randn(6, 4)
+    with pytest.warns(UserWarning, match="GT has no sparse tensors: this one is stored as a dense tensor"):
+        made = torch.sparse.mm(adjacency, model(x))
+    made.square().sum().backward()
+    torch.sparse.mm(adjacency, plain(x)).square().sum().backward()
+    torch.testing.assert_close(model[0].weight.grad.torch(), plain[0].weight.grad)
+    for product in (torch.mm(adjacency, model(x)), adjacency @ model(x), torch.spmm(adjacency, model(x))):
+        assert same(product, adjacency.to_dense() @ plain(x))
+    where, values = torch.tensor([[0, 1, 1], [2, 0, 0]]), torch.tensor([1.0, 2.0, 3.0])
+    expected = torch.sparse_coo_tensor(where, values, (2, 3), check_invariants=True)
+    ours = torch.sparse_coo_tensor(where, gt.adopt(values.clone()), (2, 3))
+    assert same(ours, expected.to_dense())
+    assert ours.to_sparse() is ours.coalesce() is ours.to_dense() is ours
+    assert torch.sparse_coo_tensor(where, gt.adopt(values.clone())).shape == expected.shape

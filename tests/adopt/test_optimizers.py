@@ -150,3 +150,34 @@ def test_a_function_replays_the_step(of: Any) -> None:
             schedule.step()
     assert step.replays >= 3
     assert {int(state["step"]) for state in ours.state_dict()["state"].values()} == {5}
+
+
+def test_a_scaler_skips_a_step_with_infinite_gradients() -> None:
+    theirs, ours = small(), gt.adopt(small())
+    scales: list[list[float]] = []
+    for model in (theirs, ours):
+        optimizer = optim.SGD(model.parameters(), 0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        scales.append([])
+        for factor in (1.0, float("inf"), 1.0, 1.0, 1.0):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(3, 4)).square().mean() * factor).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            scales[-1].append(scaler.get_scale())
+    assert scales[1] == scales[0] == [8.0, 4.0, 4.0, 8.0, 8.0]
+    for mine, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach().torch(), expected.detach())
+
+
+def test_a_scaler_whose_state_is_adopted() -> None:
+    """As under `gt run`, where the scaler's own tensors are adopted, too."""
+    for infinite, expected in ((0.0, (16.0, 0)), (1.0, (4.0, 0))):
+        scale, count, found = (gt.adopt(torch.tensor(x)) for x in (8.0, 1, infinite))
+        torch._amp_update_scale_(scale, count, found, 2.0, 0.5, 2)
+        assert (scale.item(), count.item()) == expected
+    grad, found = gt.adopt(torch.tensor([2.0, float("nan")])), gt.adopt(torch.tensor(0.0))
+    torch._amp_foreach_non_finite_check_and_unscale_([grad], found, gt.adopt(torch.tensor(0.5)))
+    assert (grad[0].item(), found.item()) == (1.0, 1.0)

@@ -45,10 +45,60 @@ if __name__ == "__main__":
     print("learns", loss.item() < first, type(loss).__module__)
     print("density", round(Normal(0.0, 1.0).log_prob(torch.tensor(0.0)).item(), 4))
     try:
-        torch.sparse_coo_tensor([[0]], [1.0], (2,)) @ torch.ones(2)
+        torch.func.grad(torch.sum)(torch.ones(2))
     except Exception as e:
         print("refused", type(e).__name__)
 """
+
+
+OLD = """
+import io
+import numpy as np
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.Tensor(3, 2))
+        nn.init.ones_(self.kernel)
+    def forward(self, x, graph):
+        return torch.mm(graph, x @ self.kernel)
+
+w = Variable(torch.zeros(3, 1), requires_grad=True)
+x = torch.FloatTensor(np.eye(3, dtype=np.float32))
+(x.mm(w) - 1).pow(2).sum().backward()
+w.data -= 0.5 * w.grad.data
+print("variable", w.view(-1).tolist())
+graph = torch.sparse_coo_tensor([[0, 1, 1], [1, 0, 2]], torch.ones(3), (3, 3))
+layer = Layer()
+layer(x, graph.to_sparse()).sum().backward()
+print("graph", layer.kernel.grad.tolist())
+file = io.BytesIO()
+torch.save(layer, file)
+for loaded in (nn.Sequential(layer)[0], torch.load(io.BytesIO(file.getvalue()), weights_only=False)):
+    print("saved", isinstance(loaded.kernel, nn.Parameter), loaded(x, graph).sum().item())
+there = torch.accelerator
+print("devices", there.is_available(), there.current_accelerator(), torch.cuda.is_bf16_supported())
+"""
+
+
+def test_old_spellings_and_small_graphs(tmp_path: Path) -> None:
+    path = tmp_path / "old.py"
+    path.write_text(OLD)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "gt.run", str(path)],
+        capture_output=True, text=True, timeout=240, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "variable [1.0, 1.0, 1.0]",
+        "graph [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]",
+        "saved True 6.0",
+        "saved True 6.0",
+        "devices False None False",
+    ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

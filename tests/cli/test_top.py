@@ -75,6 +75,15 @@ def test_lines_fit_the_screen(width: int, sort: str) -> None:
         assert not any(not c.isprintable() for line in lines for c in line)
 
 
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_what_a_session_waits_for_is_below_it(width: int) -> None:
+    rows = {"3": session("ann/" + "long" * 40, waits="for memory, place 1 of 2"), "4": session("bob/train.py-7")}
+    lines = bare(screen(Rates(overview(sessions=rows), overview(), 1.0), "host:1", width, 30, "name"))
+    at = next(k for k, line in enumerate(lines) if "ann/long" in line)
+    assert lines[at + 1].strip() == "waits for memory, place 1 of 2"
+    assert " bob/" in lines[at + 2]
+
+
 def test_the_figures_are_rates() -> None:
     before = overview(workers={"1": worker(calls=90, run_us=0, tiers={"1": 100_000, "3": 0})})
     lines = bare(screen(Rates(overview(calls=30, workers={"1": worker()}), before, 2.0), "host:1", 80, 24, "busy"))
@@ -235,7 +244,7 @@ def test_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             first = terminal.until("sorted by busy")
             assert first.startswith("\x1b[?1049h")  # the screen before comes back later
             shown = terminal.until("sorted by busy")
-            assert "1 workers  1 sessions" in shown
+            assert "1 worker  1 session" in shown
             assert f"/{os.path.basename(sys.argv[0])}-{os.getpid()}" in shown
             assert re.search(r"test_top\.py:\d+", shown)
             assert "a secret token" not in first + shown

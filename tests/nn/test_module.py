@@ -214,8 +214,12 @@ def test_extra_state_and_hooks_of_states() -> None:
     calls: list[Any] = []
     linear = gt.nn.Linear(1, 1)
     linear.register_state_dict_pre_hook(lambda m, prefix, keep: calls.append("before"))
-    linear.register_state_dict_post_hook(lambda m, state, prefix, meta: state.update({"more": 1}))
+    linear.register_state_dict_post_hook(
+        lambda m, state, prefix, meta: state.update({"more": 1, "even more": 2, "again": 3})
+    )
     linear.register_load_state_dict_pre_hook(lambda m, state, *rest: state.pop("more"))
+    linear._register_load_state_dict_pre_hook(lambda state, prefix, *rest: state.pop("even more"))
+    linear._register_load_state_dict_pre_hook(lambda m, state, *rest: state.pop("again"), with_module=True)
     handle = linear.register_load_state_dict_post_hook(lambda m, keys: calls.append(tuple(keys)))
     linear.load_state_dict(linear.state_dict())
     handle.remove()

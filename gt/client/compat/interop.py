@@ -93,8 +93,8 @@ def torch_function(cls: Any, func: Any, types: Any, args: tuple[Any, ...] = (), 
     name, on GT tensors. `batch.to(device)`, `target.view_as(prediction)` and `batch * weight` work with torch batches.
     """
     name = func.__name__
-    moved = [from_torch(a) if is_torch(a) else a for a in args]
-    options = {k: from_torch(v) if is_torch(v) else v for k, v in (kwargs or {}).items()}
+    moved = [operand(name, a) if is_torch(a) else a for a in args]
+    options = {k: operand(name, v) if is_torch(v) else v for k, v in (kwargs or {}).items()}
     method = getattr(Tensor, name, None)
     if method is None or not moved or not isinstance(moved[0], Tensor):
         raise DTypeError(f"torch.{name} cannot be used with GT tensors; use gt.{name}, or x.torch()")

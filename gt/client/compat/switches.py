@@ -30,8 +30,8 @@ strided = "gt.strided"
 
 #: Modules of gt that are imported when they are first used: `import gt` stays fast.
 NAMESPACES = frozenset({
-    "_dynamo", "accelerator", "compiler", "cpu", "distributed", "distributions", "fx", "jit", "masked", "mps",
-    "profiler", "serialization", "testing", "version", "xpu",
+    "_dynamo", "accelerator", "compiler", "cpu", "distributed", "distributions", "fx", "hub", "jit", "masked", "mps",
+    "onnx", "profiler", "serialization", "testing", "version", "xpu",
 })  # fmt: skip
 
 #: Public names of modules that `import gt` does not load, and the modules.
@@ -44,9 +44,7 @@ LATER = {
 #: Names of torch that GT does not have, and what to use instead.
 ABSENT = {
     "export": "save the parameters with gt.save(model.state_dict(), file)",
-    "hub": "load the weights as NumPy arrays or torch tensors; load_state_dict accepts both",
     "multiprocessing": "threads can share tensors; other processes open their own session with gt.connect",
-    "onnx": "save the parameters with gt.save(model.state_dict(), file)",
     **dict.fromkeys(
         ("sparse", "sparse_bsc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor",
          "sparse_csc_tensor", "sparse_csr_tensor"),

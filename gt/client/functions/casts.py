@@ -16,6 +16,7 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import called, shown
+from gt.client.compat.interop import is_torch
 from gt.client.functions.creation import number_dtype
 from gt.client.functions.elementwise import cast
 from gt.client.functions.shapes import clone
@@ -66,7 +67,7 @@ def to(self: Any, *args: Any, dtype: Any = None, copy: Any = False, **where: Any
         raise ArgumentError(f"to: unexpected argument {name!r}")
     dtype = where["other"].dtype if "other" in where else dtype
     for a in args:
-        if isinstance(a, Tensor):
+        if isinstance(a, Tensor) or is_torch(a):
             dtype = a.dtype
         elif _is_dtype(a):
             dtype = a

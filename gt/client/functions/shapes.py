@@ -61,7 +61,7 @@ def reshape(input: Any, *shape: Any, **named: Any) -> Tensor:
 def view(input: Any, *shape: Any, **named: Any) -> Tensor:
     """A view in another shape; with a dtype, a copy whose bytes are read as that dtype."""
     to = named.get("dtype", shape[0] if len(shape) == 1 else None)
-    if type(to) is not int and to is not None and (isinstance(to, (DType, type)) or str(to).startswith("torch.")):
+    if isinstance(to, (DType, type)) or (type(to).__module__ == "torch" and not isinstance(to, tuple)):
         dtype = dtypes.dtype(to)
         return unary(kinds.bitcast[dtype.name], input) if dtype is not input.dtype else view(input, input.shape)
     return take(kinds.reshape[_filled("view", input.shape, given("view", shape, named, "size"))], input)

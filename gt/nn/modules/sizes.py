@@ -1,4 +1,4 @@
-"""The functions of torch.nn.modules.utils: sizes per dimension."""
+"""The functions of torch.nn.modules.utils: sizes per dimension, names of a state."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ _single, _pair, _triple, _quadruple = _ntuple(1), _ntuple(2), _ntuple(3), _ntupl
 
 def _reverse_repeat_tuple(t: tuple[Any, ...], n: int) -> tuple[Any, ...]:
     return tuple(x for x in reversed(t) for _ in range(n))
+
+
+def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: str) -> None:
+    """Remove a prefix, such as "module.", from the names of a state, in place."""
+    for table in (state_dict, getattr(state_dict, "_metadata", None) or {}):
+        for name in list(table):
+            if name.startswith(prefix) or name == prefix.rstrip("."):
+                table[name.removeprefix(prefix.rstrip(".")).removeprefix(".")] = table.pop(name)

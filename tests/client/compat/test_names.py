@@ -27,6 +27,8 @@ def test_nothing_is_scripted_or_compiled() -> None:
     assert [gt.jit.is_scripting(), gt.jit.is_tracing(), gt.compiler.is_compiling()] == [False] * 3
     with pytest.raises(NotImplementedError, match=r"gt\.save"):
         gt.jit.save(double, "file")
+    with pytest.raises(NotImplementedError, match=r"onnx\.export: .* gt\.save"):
+        gt.onnx.export(double, gt.ones(1), "file")
 
 
 def test_one_rank_of_one() -> None:
@@ -49,12 +51,81 @@ def test_one_rank_of_one() -> None:
     assert list(model.state_dict()) == ["module.weight", "module.bias"]
 
 
+def test_collectives_of_one_rank() -> None:
+    dist, x = gt.distributed, gt.ones(2)
+    work = dist.all_reduce(x, async_op=True)
+    assert work is not None
+    assert work.wait()
+    whole, part, objects = gt.zeros(1, 2), gt.zeros(2), [None]
+    dist.all_gather_into_tensor(whole, x)
+    dist.reduce_scatter_tensor(part, x)
+    dist.all_gather_object(objects, "mine")
+    assert (whole.tolist(), part.tolist(), objects) == ([[1, 1]], [1, 1], ["mine"])
+
+
+def test_places_of_one_process_or_several() -> None:
+    from gt.utils.data.distributed import DistributedSampler
+    from gt.utils.data.sampler import RandomSampler
+
+    data = list(range(10))
+    assert list(DistributedSampler(data, shuffle=False)) == data
+    sampler = DistributedSampler(data, shuffle=True, seed=1)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    assert sorted(first) == sorted(sampler) == data
+    assert first != list(sampler)
+    for drop_last, expected in ((False, [0, 4, 8, 2]), (True, [0, 4])):
+        theirs = torch.utils.data.DistributedSampler(data, 4, 0, shuffle=False, drop_last=drop_last)
+        mine = DistributedSampler(data, 4, 0, shuffle=False, drop_last=drop_last)
+        assert len(list(mine)) == len(mine) == len(theirs)
+        assert list(mine) == list(theirs)[: len(expected)] == expected[: len(mine)]
+    drawn = [list(RandomSampler(data, generator=gt.Generator().manual_seed(3))) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    parts = gt.utils.data.random_split(data, [7, 3], generator=gt.Generator().manual_seed(0))
+    assert sorted([*parts[0], *parts[1]]) == data
+
+
+def test_files_are_downloaded_once(tmp_path: Any) -> None:
+    gt.save({"w": gt.ones(2)}, tmp_path / "there-0123abcd.pt")
+    url, folder = (tmp_path / "there-0123abcd.pt").as_uri(), str(tmp_path / "cache")
+    with pytest.raises(gt.GTError, match="SHA-256"):
+        gt.hub.load_state_dict_from_url(url, folder, check_hash=True)
+    assert gt.hub.load_state_dict_from_url(url, folder)["w"].tolist() == [1, 1]
+    (tmp_path / "there-0123abcd.pt").unlink()
+    assert gt.utils.model_zoo.load_url(url, folder)["w"].tolist() == [1, 1]
+
+
+def test_a_parameter_of_torchs_does_not_become_a_constant() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    for meet in (lambda: parameter * gt.ones(2), lambda: gt.ones(2) * parameter):
+        with pytest.raises(gt.GTError, match=r"a torch Parameter of shape \(2,\) requires grad and was not adopted"):
+            meet()
+
+
+def test_batches_of_torchs_meet_tensors() -> None:
+    x, theirs = gt.ones(3, 2), torch.ones(2, 3, dtype=torch.float64)
+    assert x.view_as(theirs).shape == x.view(theirs.shape).shape == (2, 3)
+    assert x.to(theirs).dtype is gt.float64
+
+
 def test_modules_by_file() -> None:
-    from gt.nn.modules.batchnorm import BatchNorm2d
+    from gt.nn.modules.activation import MultiheadAttention
+    from gt.nn.modules.batchnorm import BatchNorm2d, _BatchNorm, _NormBase
+    from gt.nn.modules.linear import LazyLinear, NonDynamicallyQuantizableLinear
     from gt.nn.modules.utils import _pair
 
     from gt.nn.parameter import Parameter
 
+    assert MultiheadAttention is gt.nn.MultiheadAttention
+    assert LazyLinear is gt.nn.LazyLinear
+    assert NonDynamicallyQuantizableLinear is gt.nn.Linear
+    assert issubclass(gt.nn.BatchNorm1d, _BatchNorm)
+    assert issubclass(gt.nn.InstanceNorm1d, _NormBase)
+    state = {"module.w": 1, "other": 2}
+    gt.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
+    assert state == {"w": 1, "other": 2}
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        gt.nn.modules.linear.Nonsense  # noqa: B018
     assert BatchNorm2d is gt.nn.BatchNorm2d
     assert gt.nn.modules.conv.Conv2d is gt.nn.modules.Conv2d is gt.nn.Conv2d
     assert gt.nn.modules.module.Module is gt.nn.Module

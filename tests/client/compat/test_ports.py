@@ -50,7 +50,7 @@ def test_batches_of_torchs_loader_are_taken(session: Session) -> None:
         assert gt.stack([*x]).shape == gt.cat([x, out[:, :1]], 1)[:, :4].shape == (3, 4)
 
 
-@pytest.mark.parametrize("name", ["export", "hub", "onnx", "multiprocessing", "nested", "sparse", "sparse_coo_tensor"])
+@pytest.mark.parametrize("name", ["export", "multiprocessing", "nested", "sparse", "sparse_coo_tensor"])
 def test_missing_parts_of_torch_say_what_to_use(name: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}'; "):
         getattr(gt, name)

@@ -13,9 +13,13 @@ from typing import Any
 
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.functions.creation import from_numpy
+from gt.client.functions.randoms import Generator
 from gt.utils import loading
 from gt.utils._pytree import tree_map
 from gt.utils.loading import TensorDataset as TensorDataset
+
+#: What draws places in a data set.
+_DRAWS = {"RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler", "random_split"}
 
 
 def _to_gt(x: Any) -> Any:
@@ -47,12 +51,38 @@ def _loader() -> Any:
         def __init__(self, dataset: Any, batch_size: int | None = 1, *args: Any, **kwargs: Any) -> None:
             if isinstance(dataset, TensorDataset) and batch_size is not None:
                 kwargs.setdefault("collate_fn", loading.as_it_is)  # a batch is indexed at once
+            if "generator" in kwargs:
+                kwargs["generator"] = _seeded(kwargs["generator"])
             super().__init__(dataset, batch_size, *args, **kwargs)
 
         def __iter__(self) -> Iterator[Any]:
             return ahead(super().__iter__())
 
     return DataLoader
+
+
+def _seeded(generator: Any) -> Any:
+    """A generator of torch's with the seed of one of GT's: places in a data set are drawn on the host."""
+    import torch
+
+    return torch.Generator().manual_seed(generator.initial_seed()) if isinstance(generator, Generator) else generator
+
+
+@cache
+def _drawing(name: str) -> Any:
+    """torch's samplers, and what else draws places, which take generators of GT."""
+    theirs: Any = getattr(_torchs(), name)
+    if not isinstance(theirs, type):
+        return lambda *args, generator=None, **kwargs: (
+            theirs(*args, **kwargs) if generator is None else theirs(*args, generator=_seeded(generator), **kwargs)
+        )
+
+    class Drawing(theirs):  # type: ignore[misc]  # torch's, which is imported only here
+        def __init__(self, *args: Any, generator: Any = None, **kwargs: Any) -> None:
+            super().__init__(*args, generator=_seeded(generator), **kwargs)
+
+    Drawing.__name__, Drawing.__qualname__, Drawing.__doc__ = name, name, theirs.__doc__
+    return Drawing
 
 
 @cache
@@ -68,6 +98,8 @@ def __getattr__(name: str) -> Any:
     if name == "DataLoader":
         return _loader()
     theirs = _torchs()
+    if theirs is not None and name in _DRAWS:
+        return _drawing(name)
     found = getattr(loading if theirs is None else theirs, name, None)
     if found is None:
         more = "; more of torch.utils.data is there if torch is installed" if theirs is None else ""

@@ -1,0 +1,5 @@
+"""The names of torch.autograd.profiler, the same as in gt.profiler."""
+
+from gt.profiler import profile, record_function
+
+__all__ = ["profile", "record_function"]

@@ -1,0 +1,9 @@
+"""The names of torch.utils.data.dataset."""
+
+from typing import Any
+
+from gt.utils import data
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(data, name)
