@@ -168,7 +168,7 @@ def _not_allowed(state: State, peer: events.Peer, text: str) -> None:
     elif isinstance(who, Session):
         state.send(peer, messages.Rejected(text))
     else:
-        state.send(peer, messages.Rejected(f"{text}; the first message is Hello"))
+        state.refuse(peer, f"{text}; the first message is Hello")  # a stranger: it may not stay
 
 
 def _hello(
