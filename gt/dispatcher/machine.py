@@ -156,6 +156,9 @@ def _message_came(state: State, event: MessageCame) -> None:
     elif isinstance(message, (messages.Hello, messages.WorkerHello)):
         _hello(state, event.peer, message, event.user)
         return
+    elif isinstance(message, messages.Alive):
+        workers.alive(state, event.peer, message, event.user)
+        return
     _not_allowed(state, event.peer, f"{kind.__name__} is not allowed here")
 
 

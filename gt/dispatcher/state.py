@@ -59,6 +59,7 @@ class Worker:
     user: User | None = None  #: whose key it joined with
     control: Peer | None = None  #: takes commands
     results: Peer | None = None
+    alive: Peer | None = None  #: has signs of life and nothing else; see messages.Alive
     lane: Lane = field(init=False)
     sessions: dict[int, Session] = field(default_factory=dict)  #: those placed here
     nbytes: int = 0  #: the sum over `sessions`, wherever the tensors are
@@ -85,6 +86,10 @@ class Worker:
     @property
     def usable(self) -> bool:
         return self.control is not None and self.results is not None
+
+    @property
+    def connections(self) -> list[Peer]:
+        return [peer for peer in (self.control, self.results, self.alive) if peer is not None]
 
     def __str__(self) -> str:
         return f"{self.host or 'unknown host'}, pid {self.pid}"

@@ -1,10 +1,10 @@
 """Workers are killed, stopped, cut off in the middle of collectives: `python -m tests.processes.faults [TIMES [SEED]]`.
 
 Three machines (network namespaces): the server and its clients, and two with a worker each. One client runs collectives
-on both workers, two others small calls on one of them each. Then one of the workers, the one where they meet or the
-other, is killed, stopped for 20 s, or its cable is pulled for 20 s. The first client must be told in time, and keep
-what the survivor has; who uses the survivor must not notice; the worker that comes back must end; a new worker must
-join and be used. Needs root.
+on both workers, and uploads; two others run small calls on one of them each. Then one of the workers, the one where
+they meet or the other, is killed, stopped for 20 s, or its cable is pulled for 20 s. The first client must be told in
+time, and keep what the survivor has; who uses the survivor must not notice; the worker that comes back must end; a new
+worker must join and be used. Needs root.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ LONGER_S = 1.0  #: and how much longer than before the other one may wait.
 
 TRAINER = """
 import sys, time, gt
+import numpy as np
 from gt.client.session.connecting import current
 
+data = np.ones(1 << 20)
 while True:
     gt.mesh(x=2)
     a = gt.shard(gt.ones(256, 256) / 256, {0: "x"})
@@ -45,9 +47,11 @@ while True:
             a = a @ a  # a gather
             if step % 10 == 0:
                 assert abs(a.sum().item() - 256) < 1e-2
+                up = gt.from_numpy(data, layout={0: "x"})
     except gt.GTError as e:
         print("told", time.monotonic(), type(e).__name__, flush=True)
     del a
+    up = None
     print("intact", whole.numpy().sum() == 4950, flush=True)
     sys.stdin.readline()
 """
