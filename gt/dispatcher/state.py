@@ -149,6 +149,7 @@ class State:
         self.met = 0  #: workers that were last told of each other (Peers)
         self.join = join  #: the command that starts a worker, for an error; empty: there is none
         self.now_s = 0.0
+        self.noted_s = 0.0  #: when it was last looked what sessions want (meshes.py)
         self.out: list[Effect] = []
         self.peers: dict[Peer, Session | Worker] = {}
         self.sessions: dict[int, Session] = {}

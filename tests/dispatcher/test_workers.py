@@ -87,6 +87,18 @@ def test_idle_sessions_keep_nobody_away_but_their_memory_does(hand):
     assert (busy.session.first.number, late.session.first.number) == (2, 1)
 
 
+def test_one_who_always_computes_keeps_more_away_than_several_who_pause(hand):
+    first, second = hand.worker(), hand.worker()
+    greedy, *others = [hand.client(PLAIN) for _ in range(4)]
+    x = greedy.upload(first)
+    greedy.call(PLAIN, [x])  # which takes some minutes
+    for client in others:
+        client.upload(second)
+        for _ in range(60):
+            hand.pass_time(1.0)
+    assert [c.session.first.number for c in (greedy, *others)] == [1, 2, 2, 2]
+
+
 def test_what_waited_goes_out_when_a_worker_joins(hand):
     client = hand.client(PLAIN)
     x = client.upload()
