@@ -40,8 +40,8 @@ def size_of(frame: Any) -> int:
 class FrameReader:
     """Bytes in, messages out: splits a stream into lists of frames."""
 
-    def __init__(self, limit: int = MAX_MESSAGE) -> None:
-        self.limit = limit  #: Bytes of one message, at most.
+    def __init__(self, first: int = MAX_MESSAGE) -> None:
+        self._limit = first  #: Bytes of the next message, at most. Only the first may be more limited than others.
         self._parts: list[bytes] = []  #: Bytes of a message that is not complete.
         self._tiny = 0  #: How many of the last parts are tiny.
         self._have = 0
@@ -64,11 +64,12 @@ class FrameReader:
         found: list[list[Buffer]] = []
         at, end, need = 0, len(data), _WORD
         while at < end:
-            need, frames = _parse(data, at, end, self.limit)
+            need, frames = _parse(data, at, end, self._limit)
             if frames is None:
                 self._parts.append(data[at:])
                 break
             found.append(frames)
+            self._limit = MAX_MESSAGE
             at += need
             need = _WORD
         self._have, self._need = end - at, need

@@ -25,7 +25,7 @@ from typing import Any
 from gt.errors import StartError
 from gt.transport.addresses import host_and_port, is_loopback, pid_of
 from gt.transport.channel import Patience
-from gt.transport.frames import MAX_FIRST, MAX_MESSAGE, SendBuffer, FrameReader
+from gt.transport.frames import MAX_FIRST, SendBuffer, FrameReader
 from gt.transport.messages import BadMessage, Buffer
 from gt.transport.plain import prepare
 
@@ -166,7 +166,6 @@ class PlainRouter:
             for frames in peer.stream.feed(data):
                 self._came.append((peer.name, frames))
                 peer.spoke = True
-                peer.stream.limit = MAX_MESSAGE
         except BadMessage:
             self._drop(peer)
 

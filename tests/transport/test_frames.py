@@ -42,6 +42,8 @@ def test_many_tiny_pieces_become_few() -> None:
 def test_the_first_message_of_a_stranger_is_small() -> None:
     stream = FrameReader(MAX_FIRST)
     assert stream.feed(head_of([MAX_FIRST - 8])) == []
+    more = bytes(MAX_FIRST)
+    assert stream.feed(bytes(MAX_FIRST - 8) + head_of([len(more)]) + more)[1] == [more], "the second may be large"
     with pytest.raises(BadMessage, match=f"{MAX_FIRST + 1} bytes in one message; the limit is {MAX_FIRST}"):
         FrameReader(MAX_FIRST).feed(head_of([MAX_FIRST - 7]))
 
