@@ -138,8 +138,8 @@ class State:
     __slots__ = (
         "answering", "calls", "copies", "held_nbytes", "homeless", "join", "keeping", "last_copy",
         "last_question", "last_session", "last_worker", "leaving", "links", "memory_queue", "met", "news",
-        "now_s", "out", "peers", "programs", "questions", "secret", "sessions", "settings", "shelves", "token",
-        "touched", "trace", "uploading", "wishes", "workers",
+        "noted_s", "now_s", "out", "peers", "programs", "questions", "secret", "sessions", "settings", "shelves",
+        "token", "touched", "trace", "uploading", "wishes", "workers",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, token: str, join: str, secret: str = "") -> None:
