@@ -25,7 +25,7 @@ from typing import Any
 from gt.errors import StartError
 from gt.transport.addresses import host_and_port, is_loopback, pid_of
 from gt.transport.channel import Patience
-from gt.transport.frames import MAX_FIRST, SendBuffer, FrameReader
+from gt.transport.frames import MAX_FIRST, FrameReader, SendBuffer
 from gt.transport.messages import BadMessage, Buffer
 from gt.transport.plain import prepare
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from gt.transport.frames import BUFFER, MANY, MAX_FIRST, SMALL, NotOurs, SendBuffer, FrameReader, head_of
+from gt.transport.frames import BUFFER, MANY, MAX_FIRST, SMALL, FrameReader, NotOurs, SendBuffer, head_of
 from gt.transport.messages import BadMessage
 
 
