@@ -16,7 +16,7 @@ import pytest
 
 from gt.errors import PeerFailed
 from gt.transport.messages import CallDone, Failure, GetStats, Stats
-from gt.worker.run.collectives import Key
+from gt.worker.run.collectives import GroupKey
 from tests.workers_here import Crew, Part, check_exchanges, check_reductions, steps, sums
 
 pytestmark = pytest.mark.processes
@@ -160,4 +160,4 @@ def test_a_meeting_with_a_worker_that_hangs_ends_when_it_is_given_up() -> None:
         network.know({1: first, 2: second})
         threading.Timer(0.5, lambda: network.know({2: second})).start()
         with pytest.raises(PeerFailed, match="worker 1 is gone"):
-            network.join(Key(1, (1, 2), 0), 1).result()
+            network.join(GroupKey(1, (1, 2), 0), 1).result()
