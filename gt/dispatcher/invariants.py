@@ -38,7 +38,7 @@ def check_state(state: State) -> None:
     assert len(state.sessions) <= SESSIONS
     peers: dict[Peer, Session | Worker] = {s.peer: s for s in state.sessions.values() if s.peer is not None}
     for worker in state.workers.values():
-        peers.update({p: worker for p in (worker.control, worker.results) if p is not None})
+        peers.update(dict.fromkeys(worker.connections, worker))
         _check_worker(state, worker)
     assert state.peers == peers
     assert state.links == {w.link: w for w in state.workers.values()}

@@ -141,7 +141,7 @@ class InstructionLog:
             message = what.message
             if isinstance(message, messages.Hello):
                 self._names.setdefault(what.peer, clean(" ".join(message.name.split()), 60) or "client")
-            elif isinstance(message, messages.WorkerHello) and what.peer not in self._names:
+            elif isinstance(message, messages.WorkerHello | messages.Alive) and what.peer not in self._names:
                 self._workers.add(what.peer)
                 self._names[what.peer] = "worker ?"
             self._message(now_s, "RECV", what.peer, message, what.payload, ())

@@ -156,6 +156,9 @@ def _message_came(state: State, event: MessageCame) -> None:
     elif isinstance(message, (messages.Hello, messages.WorkerHello)):
         _hello(state, event.peer, message, event.user)
         return
+    elif isinstance(message, messages.Alive):
+        workers.alive(state, event.peer, message, event.user)
+        return
     _not_allowed(state, event.peer, f"{kind.__name__} is not allowed here")
 
 
@@ -168,7 +171,7 @@ def _not_allowed(state: State, peer: events.Peer, text: str) -> None:
     elif isinstance(who, Session):
         state.send(peer, messages.Rejected(text))
     else:
-        state.send(peer, messages.Rejected(f"{text}; the first message is Hello"))
+        state.refuse(peer, f"{text}; the first message is Hello")  # a stranger: it may not stay
 
 
 def _hello(

@@ -32,7 +32,8 @@ from gt.transport.messages import CHOICES_NBYTES, Buffer, MeshSet, Peers, Reache
 MESHES = 16  #: of one session
 FOLLOWED = 16  #: Plans that one session follows, each for the programs of one body. The oldest is dropped for another.
 AXES = 4  #: of one mesh
-RECENT_S = 60.0  #: A session that has sent no call for so long does not keep others away from its worker.
+DEMAND_S = 20.0  #: What a session has wanted for about so long is what it is thought to want.
+NOTE_S = 1.0  #: How often it is looked at.
 BODY = 64  #: characters of the name of a body
 NAME = re.compile(r"[a-zA-Z_]\w{0,63}", re.ASCII)
 
@@ -46,16 +47,28 @@ def place_homeless(state: State) -> None:
     usable = [w for w in state.workers.values() if w.usable]
     if usable:
         for session in list(state.homeless.values()):
-            settle(state, session, min(usable, key=lambda w: load(state, w)))
+            settle(state, session, min(usable, key=load))
             advance(state, session)
 
 
-def load(state: State, worker: Worker) -> tuple[int, float, int, int]:
-    """How much a worker has to do: sessions that use it, and the part of its memory that is taken. The number decides
-    between equals."""
-    active = sum(state.now_s - session.used_s < RECENT_S for session in worker.sessions.values())
+def load(worker: Worker) -> tuple[float, float, int, int]:
+    """How much a worker has to do: what its sessions want of it, and the part of its memory that is taken. The number
+    decides between equals."""
+    wanted = sum(session.demand for session in worker.sessions.values())
     taken = worker.on_device / worker.memory if worker.memory else 0.0
-    return active, taken, worker.on_device, worker.number
+    return round(wanted, 1), taken, worker.on_device, worker.number
+
+
+def _note_demand(state: State) -> None:
+    """Look which sessions have calls to run: one that always has counts fully, one that waits for its user hardly."""
+    passed_s = state.now_s - state.noted_s
+    if passed_s < NOTE_S:
+        return
+    state.noted_s = state.now_s
+    kept = math.exp(-passed_s / DEMAND_S)
+    for session in state.sessions.values():
+        wants = bool(session.sent or session.queued_calls)
+        session.demand = kept * session.demand + (1 - kept) * wants
 
 
 def settle(state: State, session: Session, worker: Worker) -> None:
@@ -63,6 +76,7 @@ def settle(state: State, session: Session, worker: Worker) -> None:
     session.workers[worker.number] = worker
     worker.sessions[session.number] = session
     session.used_s = state.now_s  # it is about to use it
+    session.demand = 1.0
     set_home(session)
     state.stop_waiting(session)
     uploads.pass_held(state, session)
@@ -108,6 +122,7 @@ def _look_at_wishes(state: State) -> None:
 
 
 def time_passed(state: State) -> None:
+    _note_demand(state)
     for session in list(state.wishes.values()):
         assert session.wish is not None
         asked = session.wish.asked
@@ -157,7 +172,7 @@ def _fulfil(state: State, session: Session, wish: SetMesh) -> bool:
     others = [w for w in fit if w.number not in mine]
     if needed > len(mine) + len(others):
         return False
-    others.sort(key=lambda w: load(state, w))
+    others.sort(key=load)
     if needed > 1:
         apart = next((w for w in mine.values() if not w.peers), None)
         if apart is not None:
@@ -177,6 +192,7 @@ def _fulfil(state: State, session: Session, wish: SetMesh) -> bool:
     waited = session.waiting_since_s is not None
     if not mine:
         settle(state, session, more.pop(0))  # what was kept for the first worker begins there, before there are others
+    session.demand = 1.0
     for worker in more:
         mine[worker.number] = worker
         worker.sessions[session.number] = session

@@ -46,7 +46,7 @@ SPIN_S = 80e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 
 
 _EXCHANGED = (messages.Fetch, messages.Chunk)  #: Messages whose sender expects an answer soon, or gives one.
-_HELLOS = (messages.Hello, messages.WorkerHello)
+_HELLOS = (messages.Hello, messages.WorkerHello, messages.Alive)
 
 
 class Handler(Protocol):

@@ -311,6 +311,7 @@ class Session:
     failed: int = 0  #: the last call that has failed
     moved: dict[int, Moved] = field(default_factory=dict)  #: by worker; none of them is empty
     grant: dict[int, int] | None = None  #: by worker: bytes that are reserved for the head; None: they are not
+    demand: float = 0.0  #: the part of the last time in which it had calls to run; see meshes.py
     used_s: float = -math.inf  #: when it last sent a call,
     used: int = 0  #: and how many calls of all sessions were done by then
     given_s: float = -math.inf  #: when its turn with memory that others want began

@@ -59,6 +59,7 @@ class Worker:
     user: User | None = None  #: whose key it joined with
     control: Peer | None = None  #: takes commands
     results: Peer | None = None
+    alive: Peer | None = None  #: has signs of life and nothing else; see messages.Alive
     lane: Lane = field(init=False)
     sessions: dict[int, Session] = field(default_factory=dict)  #: those placed here
     nbytes: int = 0  #: the sum over `sessions`, wherever the tensors are
@@ -85,6 +86,10 @@ class Worker:
     @property
     def usable(self) -> bool:
         return self.control is not None and self.results is not None
+
+    @property
+    def connections(self) -> list[Peer]:
+        return [peer for peer in (self.control, self.results, self.alive) if peer is not None]
 
     def __str__(self) -> str:
         return f"{self.host or 'unknown host'}, pid {self.pid}"
@@ -133,8 +138,8 @@ class State:
     __slots__ = (
         "answering", "calls", "copies", "held_nbytes", "homeless", "join", "keeping", "last_copy",
         "last_question", "last_session", "last_worker", "leaving", "links", "memory_queue", "met", "news",
-        "now_s", "out", "peers", "programs", "questions", "secret", "sessions", "settings", "shelves", "token",
-        "touched", "trace", "uploading", "wishes", "workers",
+        "noted_s", "now_s", "out", "peers", "programs", "questions", "secret", "sessions", "settings", "shelves",
+        "token", "touched", "trace", "uploading", "wishes", "workers",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, token: str, join: str, secret: str = "") -> None:
@@ -144,6 +149,7 @@ class State:
         self.met = 0  #: workers that were last told of each other (Peers)
         self.join = join  #: the command that starts a worker, for an error; empty: there is none
         self.now_s = 0.0
+        self.noted_s = 0.0  #: when it was last looked what sessions want (meshes.py)
         self.out: list[Effect] = []
         self.peers: dict[Peer, Session | Worker] = {}
         self.sessions: dict[int, Session] = {}

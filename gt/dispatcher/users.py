@@ -27,8 +27,7 @@ def changed(state: State, users: Mapping[str, User], secret: str) -> None:
     state.secret = secret
     for worker in list(state.workers.values()):
         if worker.user is not None and worker.user.key not in users:
-            for peer in (worker.control, worker.results):
-                if peer is not None:
-                    state.refuse(peer, REVOKED)
+            for peer in worker.connections:
+                state.refuse(peer, REVOKED)
             workers.lost(state, worker)
     meshes.workers_changed(state)

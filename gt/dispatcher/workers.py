@@ -1,6 +1,7 @@
 """Workers come and go.
 
-Law 1: a worker has two connections and is usable once both are there; losing either loses it.
+Law 1: a worker has two connections and is usable once both are there; losing either loses it. It may have a third one,
+       by which it is known to be there; losing that loses it too.
 Law 2: with a worker go the values that it had a part in, unless others have all of them, and what every call under way
        of its sessions was to make. All that was under way is answered: nothing waits for a worker that is gone.
 Law 3: meshes that it was in are gone. A session that has other workers, but has lost its mesh "", has every call
@@ -20,7 +21,7 @@ from gt.dispatcher.state import State, Worker
 from gt.dispatcher.stats import worker_lost
 from gt.layout import layout, mesh, whole
 from gt.transport.identity import User
-from gt.transport.messages import VERSION, Define, Failure, Need, Shared, WorkerHello, WorkerWelcome
+from gt.transport.messages import VERSION, Alive, Define, Failure, Need, Shared, WorkerHello, WorkerWelcome
 
 #: For a server that only its client can reach: no worker can be started by hand for it.
 PRIVATE = "GT's private server has lost its worker; gt.disconnect() ends it, and the next tensor starts a new one"
@@ -52,14 +53,23 @@ def joined(state: State, peer: Peer, hello: WorkerHello, user: User | None = Non
         meshes.workers_changed(state)
 
 
+def alive(state: State, peer: Peer, said: Alive, user: User | None) -> None:
+    """The third connection of a worker."""
+    worker = state.links.get(said.link)
+    if worker is None or worker.user != user or worker.alive is not None:
+        state.refuse(peer, "no worker expects this connection")
+        return
+    worker.alive = peer
+    state.peers[peer] = worker
+
+
 def lost(state: State, worker: Worker, said: Peer | None = None) -> None:
     """A worker is gone, however it went. `said` is the connection that is known to be over."""
-    for peer in (worker.control, worker.results):
-        if peer is not None:
-            del state.peers[peer]
-            if peer != said:
-                state.disconnect(peer)
-    worker.control = worker.results = None
+    for peer in worker.connections:
+        del state.peers[peer]
+        if peer != said:
+            state.disconnect(peer)
+    worker.control = worker.results = worker.alive = None
     del state.links[worker.link]
     orphans = list(worker.sessions.values())
     for session in orphans:

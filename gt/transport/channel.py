@@ -25,6 +25,9 @@ class Channel(Protocol):
     def receive(self, timeout_s: float = 0.0) -> tuple[Message, Buffer | None] | None:
         """The next message, or None if none came in time. Raises ServerError once broken."""
 
+    def leave(self) -> None:
+        """In a forked child: have no part in the connection, which ends with the parent."""
+
     def close(self) -> None: ...
 
 

@@ -13,8 +13,10 @@ from typing import Any
 from gt.transport.messages import MAX_FRAME, MAX_FRAMES, BadMessage, Buffer
 
 MAX_MESSAGE = 4 * MAX_FRAME  #: Bytes of one message: what a peer can make us hold before the message is complete.
+MAX_FIRST = 1 << 16  #: The same for the first message of a stranger, who has yet to say who it is.
 BUFFER = 1 << 18  #: Bytes read at once from one peer.
 SMALL = 1 << 14  #: The same while no large message is known to come: most are tiny, and a large buffer costs time.
+TINY, MANY = 512, 256  #: So many pieces below this size become one: each takes some 50 bytes besides its own.
 #: How ZeroMQ begins: as a message of 255 frames would, of which the first is empty. There are no such messages.
 ZEROMQ = b"\xff" + bytes(7)
 _WORD = 4
@@ -38,8 +40,10 @@ def size_of(frame: Any) -> int:
 class FrameReader:
     """Bytes in, messages out: splits a stream into lists of frames."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = MAX_MESSAGE) -> None:
+        self._limit = first  #: Bytes of the next message, at most. Only the first may be more limited than others.
         self._parts: list[bytes] = []  #: Bytes of a message that is not complete.
+        self._tiny = 0  #: How many of the last parts are tiny.
         self._have = 0
         self._need = _WORD  #: Bytes needed before it is parsed again.
 
@@ -51,27 +55,37 @@ class FrameReader:
     def feed(self, data: bytes) -> list[list[Buffer]]:
         """The messages that are complete now. Raises BadMessage if the bytes cannot be a message."""
         if self._parts:
-            self._parts.append(data)
-            self._have += len(data)
+            self._keep(data)
             if self._have < self._need:
                 return []
             data = b"".join(self._parts)
             self._parts.clear()
+            self._tiny = 0
         found: list[list[Buffer]] = []
         at, end, need = 0, len(data), _WORD
         while at < end:
-            need, frames = _parse(data, at, end)
+            need, frames = _parse(data, at, end, self._limit)
             if frames is None:
                 self._parts.append(data[at:])
                 break
             found.append(frames)
+            self._limit = MAX_MESSAGE
             at += need
             need = _WORD
         self._have, self._need = end - at, need
         return found
 
+    def _keep(self, data: bytes) -> None:
+        """Add bytes of a message that is not complete."""
+        self._parts.append(data)
+        self._have += len(data)
+        self._tiny = self._tiny + 1 if len(data) < TINY else 0
+        if self._tiny == MANY:
+            self._parts[-MANY:] = [b"".join(self._parts[-MANY:])]
+            self._tiny = 0
 
-def _parse(data: bytes, at: int, end: int) -> tuple[int, list[Buffer] | None]:
+
+def _parse(data: bytes, at: int, end: int, limit: int) -> tuple[int, list[Buffer] | None]:
     """One message from `at` on: its size and its frames; or the bytes needed and None if it is not complete."""
     if end - at < _WORD:
         return _WORD, None
@@ -89,8 +103,8 @@ def _parse(data: bytes, at: int, end: int) -> tuple[int, list[Buffer] | None]:
     if max(sizes) > MAX_FRAME:
         raise BadMessage(f"a frame of {max(sizes)} bytes; the limit is {MAX_FRAME}")
     need = start + sum(sizes)
-    if need > MAX_MESSAGE:
-        raise BadMessage(f"{need} bytes in one message; the limit is {MAX_MESSAGE}")
+    if need > limit:
+        raise BadMessage(f"{need} bytes in one message; the limit is {limit}")
     if end - at < need:
         return need, None
     frames: list[Buffer] = []

@@ -427,6 +427,16 @@ class WorkerWelcome(Struct, frozen=True):
     worker: int
 
 
+class Alive(Struct, frozen=True):
+    """The only message on a third connection of a worker, where keys are needed. By ZeroMQ's signs of life there the
+    server knows that it is. On the two others each message cancels the time that a sign is good for: a worker that
+    hangs while it sends would be noticed late."""
+
+    link: str
+
+    __repr__ = _hiding_token
+
+
 class CloseSession(Struct, frozen=True):
     """Forget everything of this session."""
 
@@ -464,8 +474,8 @@ ToClient = (
     | FetchFailed | Kept | Stats | Trace | Spans
 )  # fmt: skip
 FromWorker = (
-    WorkerHello | CallDone | CallFailed | Need | Prepared | Chunk | ChunkAck | Shared | FetchFailed | Copied | Stats
-    | Reached | Spans | Spilled | Returned | Goodbye
+    WorkerHello | Alive | CallDone | CallFailed | Need | Prepared | Chunk | ChunkAck | Shared | FetchFailed | Copied
+    | Stats | Reached | Spans | Spilled | Returned | Goodbye
 )  # fmt: skip
 ToWorker = (
     WorkerWelcome | Refused | Define | Prepare | Call | Free | Rename | Copy | Chunk | ChunkAck | Share | Fetch | Cancel

@@ -179,6 +179,11 @@ class PlainChannel:
         """A descriptor that is readable while there is something to receive."""
         return self._socket.fileno()
 
+    def leave(self) -> None:
+        """See Channel. While any process has the socket open, the server does not see its end."""
+        if os.getpid() != self._pid:
+            self._socket.close()
+
     def close(self) -> None:
         """Send what is queued, then close. Does nothing in a forked child: the socket is the parent's."""
         if os.getpid() != self._pid or self._socket.fileno() < 0:

@@ -6,7 +6,8 @@ Law 1: sending never blocks, never drops silently and never raises. What a peer 
 Law 2: a peer is a connection that has sent a message, named by bytes that are chosen here. The name says nothing about
        who it is. `lost()` names peers only: a connection that never sent a message is not reported.
 Law 3: no other machine can reach it: here connections are neither encrypted nor identified.
-Law 4: a connection that says nothing, or nothing in this protocol, is closed.
+Law 4: a connection that says nothing, or nothing in this protocol, is closed. Until it has said something it can make
+       this process hold little, and there are not many of them: the oldest gives way.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from gt.errors import StartError
 from gt.transport.addresses import host_and_port, is_loopback, pid_of
 from gt.transport.channel import Patience
-from gt.transport.frames import FrameReader, SendBuffer
+from gt.transport.frames import MAX_FIRST, FrameReader, SendBuffer
 from gt.transport.messages import BadMessage, Buffer
 from gt.transport.plain import prepare
 
@@ -33,20 +34,23 @@ ALL_QUEUED = 4 << 30  #: The same for all peers together: then the one with most
 SLOW = 16 << 20  #: A peer with less than this is not slow, and has no part in that.
 CLOSE_S = 0.5  #: How long a connection that is cut off may take to read what was sent.
 BACKLOG = 1024  #: Connections that wait to be accepted.
-SILENT_S = 10.0  #: How long a new connection may take to say something.
+SILENT_S = 10.0  #: How long a new connection may take to say something,
+SILENT = 256  #: and how many may be about to.
+GUESSES = 8  #: How often a connection may say which process made it. To look whether that is true takes time.
 
 
 class _Connection:
     """A connection, as the server sees it."""
 
-    __slots__ = ("closing_s", "ended", "name", "out", "pid", "since_s", "socket", "spoke", "stream")
+    __slots__ = ("closing_s", "ended", "guesses", "name", "out", "pid", "since_s", "socket", "spoke", "stream")
 
     def __init__(self, name: bytes, sock: socket.socket) -> None:
         self.name = name
         self.socket = sock
-        self.stream = FrameReader()
+        self.stream = FrameReader(MAX_FIRST)
         self.out = SendBuffer(sock)
         self.pid = pid_of(sock)
+        self.guesses = 0
         self.since_s = time.monotonic()
         self.spoke = False  #: A whole message has come.
         self.closing_s = 0.0  #: Not 0: cut off, nothing more is read. It is closed then at the latest.
@@ -122,16 +126,29 @@ class PlainRouter:
         try:
             sock, _ = self._listener.accept()
         except OSError as e:
-            if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM) and not self._drop_silent():
                 self._deaf = True  # until `lost` is called: else the loop would ask again and again
                 self._epoll.unregister(self._listener)
-            return  # other errors: the connection has ended already
+            return  # else it is gone again, or there is room now
         prepare(sock)
         self._count += 1
         peer = _Connection(b"\0" + self._count.to_bytes(8, "big"), sock)
         self._peers[sock.fileno()] = self._by_name[peer.name] = peer
         self._silent.append(peer)
         self._epoll.register(sock, select.EPOLLIN)
+        if len(self._silent) > SILENT:
+            self._silent = deque(p for p in self._silent if not p.spoke and p.socket.fileno() >= 0)
+            if len(self._silent) > SILENT:
+                self._drop_silent()
+
+    def _drop_silent(self) -> bool:
+        """Close the oldest connection that has said nothing; False if there is none."""
+        while self._silent:
+            oldest = self._silent.popleft()
+            if not oldest.spoke and oldest.socket.fileno() >= 0:
+                self._drop(oldest)
+                return True
+        return False
 
     def _read(self, peer: _Connection) -> None:
         try:
@@ -158,7 +175,8 @@ class PlainRouter:
         found = self._by_name.get(peer)
         if found is None:
             return 0
-        if said and not found.pid:
+        if said and not found.pid and found.guesses < GUESSES:
+            found.guesses += 1
             found.pid = pid_of(found.socket, said)
         return found.pid
 

@@ -192,6 +192,9 @@ class SocketChannel:
         `receive()` until it returns None before sleeping on it."""
         return int(self._socket.getsockopt(zmq.FD))
 
+    def leave(self) -> None:
+        """See Channel. ZeroMQ's thread, which gives signs of life, is in the parent alone."""
+
     def close(self) -> None:
         """Send what is queued, then close. Does nothing in a forked child: the socket is the parent's."""
         if self._closed or os.getpid() != self._pid:

@@ -319,6 +319,9 @@ def _work(to: Joining, engine: Engine, runner: Runner, config: Config) -> NoRetu
         number = _wait_for_welcome(commands, parent, config.connect_timeout_s)
         if config.verbose or not to.quiet:
             say(f"joined {address} as worker {number}, {engine.name} on {to.on}")
+        if to.key is not None:
+            signs = connect(address, to.key, SILENT_S)
+            signs.send(msg.Alive(link))
         core = WorkerCore(engine, config, say, _network(listening, engine, config, reach))
         core.receive(msg.WorkerWelcome(msg.VERSION, number))
         if reach is not None:

@@ -47,7 +47,8 @@ def test_another_version_or_a_wrong_token_is_refused_and_named(version, token, w
 def test_before_hello_nothing_is_allowed(hand):
     for message in (msg.Define(PLAIN), msg.GetStats(1), msg.Goodbye(), msg.CallDone(1, 1), msg.Welcome(1, 1, 1)):
         out = hand.say(b"p", message)
-        assert types(sent_to(b"p", out)) == [msg.Rejected]
+        assert types(sent_to(b"p", out)) == [msg.Refused]
+        assert disconnected(out) == [b"p"], "a stranger may not stay"
     assert not hand.state.peers
     hand.handle(PeerLost(b"p"))
 

@@ -192,7 +192,7 @@ def test_the_next_client_takes_over(hand: Hand, worker: FakeWorker, named: Named
     assert disconnected(after.told) == [named.peer]
     out = named.keep("x", x)  # it has not heard yet
     assert not worker.hears(out)
-    assert types(named.hears(out)) == [msg.Rejected]
+    assert types(named.hears(out)) == [msg.Refused]
     hand.feed(ev.PeerLost(named.peer))
     assert after.names() == ["x"]
     assert Named(hand, "another").names() == []

@@ -262,7 +262,7 @@ MADE_UP = [
     msg.Fetch(0, 1, 1, layout=True), msg.MeshSet(1, (1,)),
     msg.Sharded(1, "", (("x", 2),), (1, 2), "[]", (8,), "float32"), msg.Peers({1: "x"}),
     msg.Spill(1, msg.pack_ids([1])), msg.Spilled(1, msg.pack_ids([1])), msg.Returned(1, msg.pack_ids([1])),
-    msg.WorkerHello(msg.VERSION, "wrong", "link", True), msg.WorkerWelcome(1, 1), msg.Stats(1, {}),
+    msg.WorkerHello(msg.VERSION, "wrong", "link", True), msg.Alive("link"), msg.WorkerWelcome(1, 1), msg.Stats(1, {}),
     msg.Hello(msg.VERSION, TOKEN, "x", "name"), msg.Keep(1, "a", "form", msg.pack_ids([1]), 0),
     msg.Keep(2, "a", "form", b"", 1 << 40), msg.Keep(3, "s", "form", msg.pack_ids([1, 1]), 9, True, ("bob",)),
     msg.Take(4, "a", 50), msg.Take(5, "s", 60, True, "", True), msg.Drop(6, ""), msg.Drop(7, "a"), msg.GetKept(8),

@@ -24,6 +24,27 @@ def test_a_worker_is_usable_once_both_connections_are_there(hand):
     assert x in client.session.uploads
 
 
+def test_a_worker_is_lost_with_its_signs_of_life(hand):
+    worker, client = hand.worker(), hand.client()
+    client.upload()
+    assert hand.say(b"signs", msg.Alive(worker.control.hex())) == []
+    out = hand.handle(PeerLost(b"signs"))
+    assert sorted(disconnected(out)) == sorted([worker.control, worker.results])
+    assert not hand.state.workers
+    assert not hand.state.peers.keys() & {b"signs", worker.control, worker.results}
+
+
+def test_signs_of_life_of_nobody_are_refused(hand):
+    worker = hand.worker()
+    hand.say(b"signs", msg.Alive(worker.control.hex()))
+    for link in ("", "unknown", worker.control.hex()):  # the last one has them already
+        out = hand.say(b"p", msg.Alive(link))
+        assert types(sent_to(b"p", out)) == [msg.Refused]
+        assert disconnected(out) == [b"p"]
+    assert hand.handle(PeerLost(b"p")) == []
+    assert worker.state.usable
+
+
 def test_a_link_is_used_by_one_worker_only(hand):
     worker = hand.worker()
     out = hand.say(b"other", msg.WorkerHello(msg.VERSION, TOKEN, worker.control.hex(), True))
@@ -64,6 +85,18 @@ def test_idle_sessions_keep_nobody_away_but_their_memory_does(hand):
     late = hand.client()
     late.upload(first)
     assert (busy.session.first.number, late.session.first.number) == (2, 1)
+
+
+def test_one_who_always_computes_keeps_more_away_than_several_who_pause(hand):
+    first, second = hand.worker(), hand.worker()
+    greedy, *others = [hand.client(PLAIN) for _ in range(4)]
+    x = greedy.upload(first)
+    greedy.call(PLAIN, [x])  # which takes some minutes
+    for client in others:
+        client.upload(second)
+        for _ in range(60):
+            hand.pass_time(1.0)
+    assert [c.session.first.number for c in (greedy, *others)] == [1, 2, 2, 2]
 
 
 def test_what_waited_goes_out_when_a_worker_joins(hand):

@@ -1,9 +1,10 @@
-"""Workers are killed, stopped and cut off in the middle of collectives: `python -m tests.processes.faults [TIMES]`.
+"""Workers are killed, stopped, cut off in the middle of collectives: `python -m tests.processes.faults [TIMES [SEED]]`.
 
 Three machines (network namespaces): the server and its clients, and two with a worker each. One client runs collectives
-on both workers, another one small calls on one of them. Then the other worker is killed, stopped for 20 s, or its cable
-is pulled for 20 s. The first client must be told in time, and keep what the survivor has; the second must not notice;
-the worker that comes back must end; a new worker must join and be used. Needs root.
+on both workers, and uploads; two others run small calls on one of them each. Then one of the workers, the one where
+they meet or the other, is killed, stopped for 20 s, or its cable is pulled for 20 s. The first client must be told in
+time, and keep what the survivor has; who uses the survivor must not notice; the worker that comes back must end; a new
+worker must join and be used. Needs root.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ LONGER_S = 1.0  #: and how much longer than before the other one may wait.
 
 TRAINER = """
 import sys, time, gt
+import numpy as np
 from gt.client.session.connecting import current
 
+data = np.ones(1 << 20)
 while True:
     gt.mesh(x=2)
     a = gt.shard(gt.ones(256, 256) / 256, {0: "x"})
@@ -44,9 +47,11 @@ while True:
             a = a @ a  # a gather
             if step % 10 == 0:
                 assert abs(a.sum().item() - 256) < 1e-2
+                up = gt.from_numpy(data, layout={0: "x"})
     except gt.GTError as e:
         print("told", time.monotonic(), type(e).__name__, flush=True)
     del a
+    up = None
     print("intact", whole.numpy().sum() == 4950, flush=True)
     sys.stdin.readline()
 """
@@ -92,6 +97,10 @@ class Client:
         assert pipe is not None
         pipe.write(b"\n")
 
+    def end(self) -> None:
+        self.process.popen.kill()
+        self.process.popen.communicate()
+
     def longest_s(self, until_s: float) -> float:
         """The longest that a call took until then."""
         longest = 0.0
@@ -112,20 +121,31 @@ class Lab:
         self.workers: dict[int, tuple[Process, Machine]] = {}
         for place in self.places:
             self.add_worker(place)
-        self.bystander = Client(self.here, BYSTANDER, url(self.address, key))
-        (self.safe,) = [int(pid) for pid in self.bystander.said("on")]
-        self.trainer = Client(self.here, TRAINER, url(self.address, key))
+        self.user = url(self.address, key)
+        self.bystanders: dict[int, Client] = {}  #: by the worker that they use
+        for _ in self.places:
+            self.add_bystander()
+        self.trainer = Client(self.here, TRAINER, self.user)
 
     def add_worker(self, at: Machine) -> None:
         worker = at.start("-m", "gt.worker", GT_SERVER=url(self.address, self.worker_key), GT_THREADS="1")
         assert "joined" in worker.line("stderr")
         self.workers[worker.pid] = worker, at
 
+    def add_bystander(self) -> None:
+        """Somebody who uses the worker that nobody else of them does."""
+        made = Client(self.here, BYSTANDER, self.user)
+        (pid,) = map(int, made.said("on"))
+        assert pid not in self.bystanders
+        self.bystanders[pid] = made
+
     def fault(self, kind: str, rng: random.Random) -> str:
         """One case; what was seen."""
-        victim = next(pid for pid in map(int, self.trainer.said("on")) if pid != self.safe)
+        meeting, *_ = there = [*map(int, self.trainer.said("on"))]
+        victim = rng.choice(there)
         worker, at = self.workers[victim]
-        before_s = self.bystander.longest_s(time.monotonic() + 1.0 + rng.random())
+        (bystander,) = [each for pid, each in self.bystanders.items() if pid != victim]
+        before_s = bystander.longest_s(time.monotonic() + 1.0 + rng.random())
         began_s = time.monotonic()
         if kind == "cut":
             at.plug(False)
@@ -135,30 +155,34 @@ class Lab:
         told_s = float(when_s) - began_s
         assert name == "LostError", name
         assert self.trainer.said("intact") == ["True"]
-        longest_s = self.bystander.longest_s(time.monotonic() + 1.0)
-        seen = f"{kind}: told after {told_s:.2f} s; the other waited {longest_s:.2f} s, before {before_s:.2f} s"
+        longest_s = bystander.longest_s(time.monotonic() + 1.0)
+        self.bystanders.pop(victim).end()
+        which = "the first" if victim == meeting else "the second"
+        seen = f"{kind} {which}: told after {told_s:.2f} s; the other waited {longest_s:.2f} s, before {before_s:.2f} s"
         assert told_s <= TOLD_S[kind], seen
         assert longest_s <= before_s + LONGER_S, seen
         if kind != "kill":
-            self.bystander.longest_s(began_s + AWAY_S)
+            bystander.longest_s(began_s + AWAY_S)
             at.plug(True) if kind == "cut" else os.kill(victim, signal.SIGCONT)
         until(lambda: not alive(victim), f"{kind}: the end of the worker that came back", 60.0)
         worker.popen.communicate()
         del self.workers[victim]
         self.add_worker(at)
+        self.add_bystander()
         self.trainer.go_on()
         return seen
 
     def end(self) -> None:
-        clients = (self.trainer.process, self.bystander.process)
-        for process in (*clients, *[w for w, _ in self.workers.values()], self.server):
+        for client in (self.trainer, *self.bystanders.values()):
+            client.end()
+        for process in (*[w for w, _ in self.workers.values()], self.server):
             process.popen.kill()
             process.popen.communicate()
 
 
 def main() -> None:
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    rng = random.Random(0)
+    rng = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     with tempfile.TemporaryDirectory() as folder, machines(3) as places:
         lab = Lab(places, Path(folder) / "home")
         try:

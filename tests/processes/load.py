@@ -67,6 +67,7 @@ class Look:
     stored: int  #: tensors in the stores of workers, by their own count
     run_us: dict[str, int] = field(default_factory=dict)  #: device time of each greedy client
     idle: int = 0  #: greedy clients without a call at the server
+    busy_us: dict[str, int] = field(default_factory=dict)  #: device time of each worker, for all its clients
 
 
 class Load:
@@ -173,7 +174,7 @@ class Load:
         return Look(
             time.monotonic(), usage_of(self.server.pid), usage_of_all([*workers, *doors]), len(now["sessions"]),
             sum(s["tensors"] for s in now["sessions"].values()), sum(w["tensors"] for w in now["workers"].values()),
-            run_us, idle,
+            run_us, idle, {number: row.get("run_us", 0) for number, row in now["workers"].items()},
         )  # fmt: skip
 
     # --- the run ---
@@ -284,6 +285,10 @@ class Load:
         on = {place.name: self.worker_of(place) for place in self.greedy}
         for name in sorted(used, key=lambda name: on[name]):
             self.row(f"  device time of {name} on worker {on[name]}", f"{used[name] / 1e6:.1f} s")
+        for worker, after_us in sorted(self.looks[-1].busy_us.items()):
+            busy_s = (after_us - self.looks[0].busy_us.get(worker, 0)) / 1e6
+            greedy_s = sum(used[name] for name in used if on[name] == worker) / 1e6
+            self.row(f"  device time on worker {worker}, of it greedy", f"{busy_s:.1f} s, {greedy_s:.1f} s")
         idle, all_ = sum(look.idle for look in self.looks), len(self.looks) * len(self.greedy)
         self.row("  greedy clients that had no call at a look", f"{idle} of {all_}")
         # Time is shared by those on one worker. How much of it they have depends on what else that worker has to do.

@@ -7,12 +7,16 @@ deadline fails the test.
 from __future__ import annotations
 
 import signal
+import socket
+import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
+from gt.errors import PeerFailed
 from gt.transport.messages import CallDone, Failure, GetStats, Stats
+from gt.worker.run.collectives import GroupKey
 from tests.workers_here import Crew, Part, check_exchanges, check_reductions, steps, sums
 
 pytestmark = pytest.mark.processes
@@ -143,3 +147,17 @@ def test_a_worker_that_hangs_is_found_out_by_the_deadline() -> None:
             assert done == [1, again], "each call is answered once"
     finally:
         crew.end()
+
+
+def test_a_meeting_with_a_worker_that_hangs_ends_when_it_is_given_up() -> None:
+    """The store takes connections and says nothing, as that of a process that was stopped."""
+    pytest.importorskip("torch")
+    from gt.worker.engines.groups import Sockets
+
+    with socket.create_server(("127.0.0.1", 0)) as stopped, socket.create_server(("127.0.0.1", 0)) as own:
+        first, second = ("{}:{}".format(*s.getsockname()) for s in (stopped, own))
+        network = Sockets(own, LONG["peer_timeout_s"], "cpu")
+        network.know({1: first, 2: second})
+        threading.Timer(0.5, lambda: network.know({2: second})).start()
+        with pytest.raises(PeerFailed, match="worker 1 is gone"):
+            network.join(GroupKey(1, (1, 2), 0), 1).result()

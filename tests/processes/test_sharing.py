@@ -14,7 +14,7 @@ from gt.transport import connect
 from gt.transport.messages import VERSION, Fetch, FetchFailed, GetStats, Hello, Stats, Welcome
 
 from .hostile import USER
-from .running import Serve, Server, Start, answer, join, until
+from .running import Serve, Server, Start, alive, answer, join, until
 
 pytestmark = pytest.mark.processes
 
@@ -178,6 +178,30 @@ def test_a_forked_child_gets_an_error(server: Server, start: Start) -> None:
         "GT cannot be used in a forked child: the connection belongs to the parent process "
         "(use the 'spawn' start method, or pass numpy arrays to the child)"
     }
+
+
+PARENT = """
+import os, time
+import gt
+x = gt.ones(1 << 20)
+x.numpy()
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_client_is_noticed_though_its_forked_child_lives(server: Server, start: Start) -> None:
+    user = start("-W", "ignore::DeprecationWarning", "-c", PARENT, GT_SERVER=server.address)
+    child = int(user.line())
+    try:
+        assert sessions(server.address) == 1
+        user.signal(signal.SIGKILL)
+        until(lambda: sessions(server.address) == 0, "the end of the session")
+        assert alive(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("last", ["", "raise SystemExit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"])

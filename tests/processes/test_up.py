@@ -22,12 +22,13 @@ pytestmark = pytest.mark.processes
 TRAIN = """
 import json
 import gt
-from tests.client.mesh.sharded_training import train
+from tests.client.mesh.sharded_training import WAYS, train
 
-found = []
-for mesh, batch in ((None, None), ({"x": 2}, {0: "x"})):
+found = {}
+for way, mesh in {"one": None, "data": {"x": 4}, "tensor": {"x": 4}, "both": {"x": 2, "y": 2}}.items():
     gt.connect(mesh=mesh)
-    found.append(train(4, batch, {})[0])
+    found[way] = train(4, *(WAYS[way] if mesh else (None, {})))[0]
+    gt.disconnect()
 print(json.dumps(found))
 """
 
@@ -55,14 +56,16 @@ def test_workers_are_ray_actors(tmp_path: Path, start: Start) -> None:
     try:
         cluster.add_node(num_cpus=2)
         home = str(tmp_path)
-        up = start("-m", "gt.cli.main", "up", "--ray", "--ray-address", cluster.address, "-p", "0", GT_CONFIG_DIR=home)
+        command = ("up", "--ray", "--ray-address", cluster.address, "-p", "0", "--workers", "4")
+        up = start("-m", "gt.cli.main", *command, GT_CONFIG_DIR=home)
         port = up.line(deadline_s=4 * DEADLINE_S).partition(",")[0].rpartition(":")[2]
-        assert up.line() == "gt: 2 workers as Ray actors"
+        assert up.line() == "gt: 4 workers as Ray actors"
         client = start("-c", TRAIN, GT_SERVER=url(f"127.0.0.1:{port}", key), GT_WORKER_TIMEOUT="60")
         code, out, err = client.end(4 * DEADLINE_S)
         assert code == 0, err
-        alone, together = json.loads(out)
-        np.testing.assert_allclose(together, alone, rtol=1e-9)
+        losses = json.loads(out)
+        for way in ("data", "tensor", "both"):
+            np.testing.assert_allclose(losses[way], losses["one"], rtol=1e-9, err_msg=way)
         up.signal(signal.SIGTERM)
         assert up.end(4 * DEADLINE_S)[0] == 0
         assert [user.name for user in users.read(tmp_path).values()] == ["ada"], "the key of the workers is revoked"

@@ -84,6 +84,9 @@ class Link:
     def wait(self, timeout_s: float) -> None:
         self.cluster.while_waiting(self)
 
+    def leave(self) -> None:
+        """The simulator is not forked."""
+
     def close(self) -> None:
         self.closed = True
 

@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from gt.transport.frames import BUFFER, SMALL, FrameReader, NotOurs, SendBuffer, head_of
+from gt.transport.frames import BUFFER, MANY, MAX_FIRST, SMALL, FrameReader, NotOurs, SendBuffer, head_of
+from gt.transport.messages import BadMessage
 
 
 def test_a_stream_may_be_cut_anywhere() -> None:
@@ -28,6 +29,23 @@ def test_a_stream_asks_for_much_only_while_much_is_to_come() -> None:
     assert stream.room == SMALL  # for ten bytes
     assert stream.feed(data[-10:]) == [[b"x" * size]]
     assert stream.room == SMALL
+
+
+def test_many_tiny_pieces_become_few() -> None:
+    stream, size = FrameReader(), 20_000
+    data = head_of([size]) + bytes(k % 251 for k in range(size))
+    got = [f for i in range(0, len(data), 2) for f in stream.feed(data[i : i + 2]) or [len(stream._parts)]]
+    assert got.pop() == [data[8:]]
+    assert max(got) < 2 * MANY
+
+
+def test_the_first_message_of_a_stranger_is_small() -> None:
+    stream = FrameReader(MAX_FIRST)
+    assert stream.feed(head_of([MAX_FIRST - 8])) == []
+    more = bytes(MAX_FIRST)
+    assert stream.feed(bytes(MAX_FIRST - 8) + head_of([len(more)]) + more)[1] == [more], "the second may be large"
+    with pytest.raises(BadMessage, match=f"{MAX_FIRST + 1} bytes in one message; the limit is {MAX_FIRST}"):
+        FrameReader(MAX_FIRST).feed(head_of([MAX_FIRST - 7]))
 
 
 def test_an_interrupted_send_leaves_the_stream_whole() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 
 from gt.errors import ServerError, StartError
 from gt.transport import connect, listen, messages, plain, plain_router
+from gt.transport.frames import head_of
 from gt.transport.messages import CHUNK, MAX_FRAME, MAX_FRAMES, Chunk, GetStats
 from gt.transport.plain import PlainChannel
 from gt.transport.plain_router import PlainRouter
@@ -137,6 +139,37 @@ def test_who_says_nothing_is_closed(router: PlainRouter, join: Join, monkeypatch
     assert messages.decode(next_message(router)[1])[0] == GetStats(2)
 
 
+def test_of_many_who_say_nothing_the_oldest_gives_way(
+    router: PlainRouter, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who have spoken stay, however many come."""
+    monkeypatch.setattr(plain_router, "SILENT", 3)
+    good = [join() for _ in range(5)]
+    peers = [meet(router, each) for each in good]
+    silent = [stranger(router) for _ in range(6)]
+    until(router, lambda: router._count == 11)
+    assert [s.recv(1) for s in silent[:3]] == [b""] * 3
+    assert len(router._peers) == 8
+    for peer, each in zip(peers, good, strict=True):
+        each.send(GetStats(2))
+        assert next_message(router)[0] == peer
+    assert router.lost() == []
+    for each in silent:
+        each.close()
+
+
+def test_a_stranger_can_make_the_server_hold_little(router: PlainRouter, join: Join) -> None:
+    """Until it has said something. Who has may send much."""
+    good = join()
+    meet(router, good)
+    with stranger(router) as liar:
+        liar.sendall(head_of([MAX_FRAME]))
+        until_closed(router, 1)
+        assert liar.recv(1) == b""
+    good.send(Chunk(1, 1, 0, 1 << 20, (1 << 20,), "uint8"), bytes(1 << 20))
+    assert len(next_message(router)[1][-1]) == 1 << 20
+
+
 @pytest.mark.parametrize("frames", [[b"", b"xx"], [b"a", b"b", b"c"], [b"\xc1"], [b"", b"", b""]])
 def test_wrong_frames_do_not_decode(router: PlainRouter, frames: list[bytes]) -> None:
     with stranger(router) as bad:
@@ -215,6 +248,7 @@ def test_a_client_waits_for_a_server_that_reads_slowly(
 ) -> None:
     monkeypatch.setattr(plain, "STALL_S", 0.2)
     channel = join()
+    meet(router, channel)
     many = [(Chunk(0, i, 0, CHUNK), bytes(CHUNK)) for i in range(128)]
     sender = threading.Thread(target=channel.send_all, args=(many,))
     sender.start()
@@ -252,6 +286,26 @@ def test_without_room_for_descriptors_the_loop_rests(router: PlainRouter, monkey
         assert len(router._peers) == 1
 
 
+def test_without_room_for_descriptors_those_who_say_nothing_give_way(
+    router: PlainRouter, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = join()
+    meet(router, good)
+    with stranger(router) as silent:
+        until(router, lambda: router._count == 2)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        late = stranger(router)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            assert router._take_in(DEADLINE_S)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert silent.recv(1) == b""
+        late.sendall(head_of([1]) + b"x")
+        assert bytes(next_message(router)[1][0]) == b"x"
+        late.close()
+
+
 # --- who is at the other end -----------------------------------------------------------------------------------------
 
 
@@ -264,6 +318,19 @@ def test_a_process_of_this_machine_is_known(router: PlainRouter, join: Join) -> 
     assert router.pid(peer, os.getpid()) == os.getpid()
     assert router.pid(peer) == os.getpid()
     assert router.pid(b"nobody", os.getpid()) == 0
+
+
+def test_who_says_many_wrong_numbers_is_not_listened_to(tcp: PlainRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look whether a number is right takes time."""
+    looked: list[int] = []
+    monkeypatch.setattr(plain_router, "pid_of", lambda _, said=0: looked.append(said) or 0)
+    channel = PlainChannel(tcp.address)
+    peer = meet(tcp, channel)
+    looked.clear()
+    for lie in range(1, 1000):
+        assert tcp.pid(peer, lie) == 0
+    assert looked == [*range(1, plain_router.GUESSES + 1)]
+    channel.close()
 
 
 def test_a_process_may_not_claim_to_be_another(tcp: PlainRouter) -> None:

@@ -53,6 +53,7 @@ def test_more_than_may_be_sent_as_one_is_sent_as_several(router: AnyRouter, join
 def test_a_payload_is_relayed_untouched(router: AnyRouter, join: Join, size: int) -> None:
     sender, receiver = join(), join()
     there = meet(router, receiver)
+    meet(router, sender)
     payload = os.urandom(size)
     sender.send(Chunk(0, 7, 0, size, (size,), "uint8"), payload)
     message, data = messages.decode(next_message(router)[1])

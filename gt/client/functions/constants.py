@@ -12,6 +12,7 @@ import numpy as np
 from gt import dtypes
 from gt.client.mesh import sharding
 from gt.client.programs import kinds
+from gt.client.programs.pending import keep
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
@@ -41,7 +42,7 @@ def upload(op: str, array: np.ndarray[Any, Any], layout: Any = None) -> Tensor:
         made = apply(kinds.data[shape, dtype.name], (data,))
         value = made._v or made._read()
         if value.host is None:
-            value.host = np.frombuffer(data, dtype.numpy).reshape(shape)  # reading it waits for nobody
+            keep(value, np.frombuffer(data, dtype.numpy).reshape(shape))  # reading it waits for nobody
         return made if layout is None else pinned(made, text)
     session, made_of = recording.recorder().session, spec(shape, dtype)
     return Tensor(

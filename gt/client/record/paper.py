@@ -64,6 +64,9 @@ class PaperChannel:
         """A session sleeps here until a message comes. On paper none comes later."""
         raise ServerError("on paper (gt.on_paper) there is no server to wait for")
 
+    def leave(self) -> None:
+        """See Channel."""
+
     def close(self) -> None:
         self._answers.clear()
 

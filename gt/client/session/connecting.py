@@ -166,6 +166,8 @@ def begin(session: Session, mesh: Mapping[str, int] | None = None) -> Session:
 def _after_fork() -> None:
     if _current is not None:
         _current.forked = True
+        _current.channel.leave()
+        _current.transfers.ring = None
         for rec in _current.recorders:
             rec.pending = Pending(rec, NOWHERE)
 

@@ -22,7 +22,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -108,8 +108,13 @@ class Sockets:
         """Wait for the other workers and make the group; raises PeerFailed."""
         if gone := self.missing(key.workers):
             raise PeerFailed(f"worker {gone[0]} is gone")
+        meeting = _Meeting(lambda: self._make_group(key, rank))
+        while not meeting.over.wait(LOOK.total_seconds()):
+            if gone := self.missing(key.workers):
+                meeting.leave()
+                raise PeerFailed(f"worker {gone[0]} is gone")
         try:
-            return self._make_group(key, rank)
+            return meeting.result()
         except PeerFailed:
             raise
         except (RuntimeError, OSError) as e:  # a connection that was refused or lost, a timeout
@@ -144,6 +149,46 @@ class Sockets:
             store, gloo, rank, len(key.workers), self._engine_device, self._timeout, min(self._timeout, MEETING)
         )
         return _GlooGroup(key, gloo, devices, self)
+
+
+class _Meeting:
+    """Makes a group in a thread of its own: what torch waits for meanwhile, it would wait for until the deadline, also
+    for a worker that hangs and was given up."""
+
+    def __init__(self, make: Callable[[], Group]) -> None:
+        self._make = make
+        self._group: Group | None = None
+        self._error: Exception | None = None
+        self._left = False
+        self._lock = threading.Lock()
+        self.over = threading.Event()
+        threading.Thread(target=self._run, name="meeting", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._group = self._make()
+        except Exception as e:
+            self._error = e
+        with self._lock:
+            self.over.set()
+            late = self._left
+        if late and self._group is not None:
+            self._group.drop()
+
+    def leave(self) -> None:
+        """The group is not wanted any more."""
+        with self._lock:
+            self._left = True
+            over = self.over.is_set()
+        if over and self._group is not None:
+            self._group.drop()
+
+    def result(self) -> Group:
+        """The group, once it is over; raises what was wrong."""
+        if self._error is not None:
+            raise self._error
+        assert self._group is not None
+        return self._group
 
 
 class _Translated(dist.Store):  # type: ignore[misc]

@@ -35,7 +35,7 @@ def on_devices(
     if len(gpus) < size or bytes(16) in gpus:
         return None
     made, met = None, False
-    with suppress(Exception):
+    with suppress(Exception), torch.cuda.device(device):  # a group is made in a thread of its own
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
         made = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)

@@ -49,6 +49,9 @@ class Script:
     def wait(self, timeout_s: float) -> None:
         assert self.answers, "the client waits for something that the script does not say"
 
+    def leave(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
