@@ -344,6 +344,7 @@ def test_a_tensor_is_known_by_its_type() -> None:
 SAME = {
     "DataLoader": ("gt.utils.data", "gt.utils.loading"),  # torch's, where it is installed, and its replacement
     "Download": ("gt.client.session.transfers", "gt.dispatcher.session"),
+    "Identity": ("gt.nn.layers", "gt.nn.utils.prune"),  # torch.nn.Identity, torch.nn.utils.prune.Identity
     "Session": ("gt.client.session.session", "gt.dispatcher.session"),
     "Tensor": ("gt.client.tensor", "gt.dispatcher.session"),
     "Upload": ("gt.client.session.transfers", "gt.dispatcher.session"),

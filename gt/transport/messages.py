@@ -513,8 +513,8 @@ class BadMessage(ValueError):
 def encode(message: Message, payload: Buffer | None = None) -> list[Any]:
     """The frames of a message: its struct, then the payload if there is one.
 
-    >>> decode(encode(GetStats(7)))
-    (GetStats(request=7, overview=False), None)
+    >>> decode(encode(Need(b"7f3a")))
+    (Need(program=b'7f3a'), None)
     """
     head = _encode(message)
     return [head] if payload is None else [head, payload]
