@@ -18,7 +18,7 @@ always goes on.
 
 A session waits in the ring of its first worker. A call for that worker alone stays there until there is room. A call
 that needs others too, and finds no room on some, leaves the ring and claims room on all of them: from then on only who
-claimed before it goes first there. Claims are made on all lanes at once and served in the order they were made, so the
+claimed before it goes first there, and a call of the lane's own ring while the worker has none. Claims are made on all lanes at once and served in the order they were made, so the
 oldest is first on each of its lanes, and calls under way come to an end: it never waits for one that waits for it.
 Between two calls from other rings, a lane's own ring may use as much time as they do.
 
@@ -117,7 +117,8 @@ class Lane:
 
     def take_own(self, session: Session, cost_us: int) -> bool:
         """Take credit for a call to this worker alone, of a session in its ring, if there is room."""
-        if not self.has_room(cost_us) or (self.claims and not self.owed_us):
+        # A claim waits for other workers too. With one call here there is still room for it.
+        if not self.has_room(cost_us) or (self.claims and not self.owed_us and self.calls):
             return False
         session.deficit_us -= cost_us
         self._add(cost_us)

@@ -238,3 +238,24 @@ def test_a_call_for_two_takes_credit_on_both_or_on_none(hand):
     client.call(PLAIN, [x])
     out = workers[1].done(lone, 2, run_us=20_000)
     assert [c.session for c in calls(workers[1], out)] == [lone.number]
+
+
+def test_no_worker_is_idle_while_a_call_waits_for_another_one_too(hand):
+    """It has calls for itself. With one of them, there is still room for the call that waits."""
+    workers = hand.workers(2)
+    near = hand.client(PLAIN)
+    w = near.upload(workers[0])
+    far = hand.client(PLAIN)
+    y = far.upload(workers[1])
+    client = hand.client(PLAIN, x=2)
+    x = client.upload(*workers)
+    for _ in range(2):
+        far.call(PLAIN, [y])  # nobody knows how long it takes
+    client.call(PLAIN, [x])
+    assert client.session.claims
+    sent = [calls(workers[0], near.call(PLAIN, [w])) for _ in range(3)]
+    assert [len(each) for each in sent] == [1, 0, 0]
+    out = workers[0].done(near, 1, run_us=20_000)
+    assert [c.session for c in calls(workers[0], out)] == [near.number]
+    out = workers[1].done(far, 1, run_us=20_000)
+    assert [[c.session for c in calls(each, out)] for each in workers] == [[client.number], [client.number]]
