@@ -18,8 +18,9 @@ always goes on.
 
 A session waits in the ring of its first worker. A call for that worker alone stays there until there is room. A call
 that needs others too, and finds no room on some, leaves the ring and claims room on all of them: from then on only who
-claimed before it goes first there, and a call of the lane's own ring while the worker has none. Claims are made on all lanes at once and served in the order they were made, so the
-oldest is first on each of its lanes, and calls under way come to an end: it never waits for one that waits for it.
+claimed before it goes first there, and a call of the lane's own ring while the worker has none. Claims are made on all
+lanes at once and served in the order they were made, so the oldest is first on each of its lanes, and calls under way
+come to an end: it never waits for one that waits for it.
 Between two calls from other rings, a lane's own ring may use as much time as they do.
 
 What a session may use beside long calls is its allowance. It grows with the time that passes, by the session's share of
