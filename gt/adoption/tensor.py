@@ -158,6 +158,11 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
 
     untyped_storage = storage
 
+    def share_memory_(self) -> Any:
+        raise DTypeError(
+            "share_memory_: the data of an adopted tensor is on a worker, and other processes have no session"
+        )
+
 
 class Computed(Adopted):
     """An adopted tensor that was never one of torch's own: it is made faster than one with a dict."""

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import gt
-from gt.errors import AutogradError, StateError
+from gt.errors import AutogradError, DTypeError, StateError
 
 from .test_optimizers import small
 
@@ -233,3 +233,8 @@ def test_sparse_tensors_are_stored_as_dense_ones() -> None:
     assert same(ours, expected.to_dense())
     assert ours.to_sparse() is ours.coalesce() is ours.to_dense() is ours
     assert torch.sparse_coo_tensor(where, gt.adopt(values.clone())).shape == expected.shape
+
+
+def test_memory_is_not_shared_with_other_processes() -> None:
+    with pytest.raises(DTypeError, match="share_memory_: the data of an adopted tensor is on a worker"):
+        gt.adopt(small()).share_memory()
