@@ -85,17 +85,17 @@ def test_a_call_that_fails_takes_no_tensor_with_it_that_was_placed_beside_it(see
     session = cluster.client()
     with using(session):
         set_mesh(session, "", {"x": 2})
-        w = gt.tensor(DATA)
-        w.numpy()
-        bad = gt.gather(w, 0, gt.full((7, 3), 7, dtype=gt.int64))
+        data = np.arange(2100.0).reshape(700, 3)  # so much that it is uploaded
+        w = gt.tensor(data)
+        bad = gt.gather(w, 0, gt.full((7, 3), 700, dtype=gt.int64))
         w.mul_(2)
         with pytest.raises(IndexOutOfRange):
             gt.shard_(w, {0: "x"})
-        np.testing.assert_array_equal(w.numpy(), DATA)
+        np.testing.assert_array_equal(w.numpy(), data)
         gt.shard_(w, {0: "x"})
-        worse = gt.gather(w, 0, gt.full((7, 3), 7, dtype=gt.int64))
+        worse = gt.gather(w, 0, gt.full((7, 3), 700, dtype=gt.int64))
         with pytest.raises(IndexOutOfRange):
             worse.numpy()
-        assert repr(w.layout) == "[7@x]"
-        np.testing.assert_array_equal(w.numpy(), DATA)
+        assert repr(w.layout) == "[700@x]"
+        np.testing.assert_array_equal(w.numpy(), data)
         del bad
