@@ -83,8 +83,10 @@ def _may_go_on(state: State, session: Session, ready: ReadyCall) -> bool:
 
 
 def _freed(session: Session, moved: Moved | None, number: int, ready: ReadyCall) -> int:
-    """Bytes on a device that a call frees when it is sent."""
-    return sum(session.tensors[i].parts.get(number, 0) for i in ready.frees if moved is None or i not in moved.away)
+    """Bytes on a device that a call frees when it is sent. What is on its way out frees its room by itself: it may be
+    gone before the call is sent."""
+    stays = [i for i in ready.frees if moved is None or not (i in moved.away or i in moved.leaving)]
+    return sum(session.tensors[i].parts.get(number, 0) for i in stays)
 
 
 # --- waiting ---------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class LocalPlan:
 
     program: Program
     hash: bytes
-    need_nbytes: int  #: memory a call takes there beside its inputs, at least
+    need_nbytes: int  #: memory a call takes there beside its inputs, at least; never less than it changes
     change_nbytes: int  #: bytes of tensors that it has more after a call: results, less donated inputs
     constants: tuple[bool | int | float | bytes, ...] = ()  #: scalars of its own, behind those of the call
     absent: tuple[int, ...] = ()  #: inputs that it holds no part of: it is given id 0 for them
@@ -200,7 +200,8 @@ def plan_alone(entry: CachedProgram, at: Layout) -> ProgramPlan:
     layouts = [at] * len(entry.inputs)
     (number,) = at.mesh.workers
     change = _change_nbytes(entry, layouts, outputs)
-    local = LocalPlan(entry.program, entry.hash, entry.need_nbytes, change.get(number, 0))
+    more = change.get(number, 0)
+    local = LocalPlan(entry.program, entry.hash, max(entry.need_nbytes, more), more)
     return _plan(entry, layouts, outputs, {number: local})
 
 
@@ -217,10 +218,12 @@ def plan_together(entry: CachedProgram, layouts: Sequence[Layout], planned: Plan
     for number in planned.workers:
         local = planned.locals[number]
         absent = tuple(i for i, at in enumerate(layouts) if number not in at.mesh.workers)
+        more = change.get(number, 0)
+        # A result that is a view of an input needs no memory before it is kept: then it is copied.
+        need = max(planned.nbytes.get(number, 0), more)
         locals_[number] = LocalPlan(
-            local.program, local.program.hash(), planned.nbytes.get(number, 0), change.get(number, 0),
-            local.constants, absent, local.origins,
-        )  # fmt: skip
+            local.program, local.program.hash(), need, more, local.constants, absent, local.origins
+        )
     return _plan(entry, layouts, outputs, locals_)
 
 

@@ -7,7 +7,10 @@ from dispatching import PLAIN, STEP, Hand, Settings, calls, fail, finish, progra
 
 from gt.dispatcher import plans
 from gt.dispatcher.events import MakePlan
+from gt.dispatcher.planner.plan import plan_program
 from gt.errors import ArgumentError
+from gt.layout import layout, mesh
+from gt.ops.check import check
 from gt.program import Instruction, Program
 from gt.transport import messages as msg
 from tests.sessions import raising
@@ -101,6 +104,17 @@ def test_a_local_program_that_a_worker_has_forgotten_is_sent_again(hand):
     (call,) = calls(workers[0], client.call(PLAIN, [x]))
     (define,) = workers[0].hears(hand.say(workers[0].results, msg.Need(call.program)))
     assert define.program.hash() == call.program
+
+
+def test_a_call_needs_the_memory_of_what_it_returns():
+    """Also if a worker only cuts it out of an input: what is kept is copied."""
+    checked = check(Program((((8,), "float32"),), "", (Instruction("shard", (0,), {"layout": "[8@x]"}),), (1,), (), ()))
+    entry = plans.CachedProgram(b"", checked.program, 0, False, 0)
+    entry.accept(checked)
+    grid = mesh(x=2)
+    whole = layout(grid)
+    plan = plans.plan_together(entry, [whole], plan_program(checked, (whole,), grid, {}))
+    assert [(local.need_nbytes, local.change_nbytes) for local in plan.locals.values()] == [(16, 16)] * 2
 
 
 def test_plans_of_one_program_are_bounded_and_those_in_use_stay(hand, monkeypatch):
