@@ -81,7 +81,7 @@ def test_sequences_are_padded_and_packed() -> None:
         gt.nn.utils.rnn.pack_padded_sequence(gt.ones(3, 2, 1), [4, 3])
 
 
-@pytest.mark.parametrize("width", [1, 200], ids=["known to the host", "on the worker"])
+@pytest.mark.parametrize("width", [1, 200], ids=["small", "large"])
 def test_batches_of_other_lengths_are_few_programs(width: int) -> None:
     rng = np.random.default_rng(0)
     data = [rng.normal(size=(n, width)).astype(np.float32) for n in (2, 3, 4, 5, 5, 5)]

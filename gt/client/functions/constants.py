@@ -12,7 +12,6 @@ import numpy as np
 from gt import dtypes
 from gt.client.mesh import sharding
 from gt.client.programs import kinds
-from gt.client.programs.pending import keep
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
@@ -38,11 +37,7 @@ def upload(op: str, array: np.ndarray[Any, Any], layout: Any = None) -> Tensor:
     shape = tuple(array.shape)
     text = "" if layout is None else sharding.layout_text(op, shape, layout)
     if array.nbytes <= BY_VALUE_NBYTES:
-        data = array.tobytes()
-        made = apply(kinds.data[shape, dtype.name], (data,))
-        value = made._v or made._read()
-        if value.host is None:
-            keep(value, np.frombuffer(data, dtype.numpy).reshape(shape))  # reading it waits for nobody
+        made = apply(kinds.data[shape, dtype.name], (array.tobytes(),))
         return made if layout is None else pinned(made, text)
     session, made_of = recording.recorder().session, spec(shape, dtype)
     return Tensor(
