@@ -112,6 +112,7 @@ class WorkerCore:
                 case msg.Copy():
                     work = QueuedWork(self._session(message.source), message)
                     work.target = self._session(message.session)
+                    work.target.copying.append(work)
                     self._enqueue(work, short=False)
                 case msg.Rename():
                     self._rename(self._session(message.session), message)
@@ -282,6 +283,8 @@ class WorkerCore:
                 self._needed.discard(session.waits_for)  # the next call of it asks again
             self._behind.pop(number, None)
             self._order = deque(w for w in self._order if w.session is not session)
+            for each in self.sessions.values():
+                each.copying = [w for w in each.copying if w.session is not session]
             self.engine.leave(number)
             session.close()
             self._groups.close(number)
@@ -327,7 +330,10 @@ class WorkerCore:
                 self.fetches.serve(work, session, message, out)
             case msg.Free() if session is not None:
                 with self._lock:
-                    free(session, unpack(message.ids))
+                    ids = unpack(message.ids)
+                    free(session, ids)
+                    for each in session.copying:  # it may be waiting for its source, and comes later
+                        each.freed = {*(each.freed or ()), *ids}
             case msg.Spill() | msg.Return() if session is not None:
                 self.spilling.take(session, message, list(unpack(message.ids)))
             case Arrived() if session is not None:
@@ -531,7 +537,9 @@ class WorkerCore:
                 return
             if failure is None and not target.closed:
                 work.copies.put(target.store)
+                free(target, work.freed or ())
             work.copies = None
+            target.copying.remove(work)
         out.append((msg.Copied(copy.request, failure), None))
         if failure is not None:
             self._calls.recover(failure)

@@ -28,7 +28,8 @@ class QueuedWork:
     ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer,
     box: Ring | None = None  #: or the one with a mailbox for it.
     target: WorkerSession | None = None  #: Of a Copy: the session that gets the copies,
-    copies: Copies | None = None  #: and those that have been made.
+    copies: Copies | None = None  #: and those that have been made;
+    freed: set[int] | None = None  #: ids of copies that were freed before they were there.
 
 
 RECENT = 64  #: Calls of a session whose time is kept.
@@ -88,6 +89,7 @@ class WorkerSession:
         self.fetches: dict[int, QueuedWork] = {}  #: By request, until answered. A cancelled one is not in here.
         self.sending: dict[int, Outgoing] = {}  #: By request; those with chunks left to send.
         self.answering = 0  #: Small fetches whose values are on their way from the device.
+        self.copying: list[QueuedWork] = []  #: Copies that this session is to get.
         self.backlog: deque[QueuedWork] = deque()  #: Fetches that wait until others have been sent.
 
     def close(self) -> None:

@@ -70,6 +70,20 @@ def test_others_have_their_turn_in_between(pair: tuple[Driver, Driver], monkeypa
     np.testing.assert_array_equal(target.fetch(11), TWO)
 
 
+def test_copies_may_be_freed_before_they_are_there(
+    pair: tuple[Driver, Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker of both sessions was lost: the dispatcher gives up copies that this worker still makes."""
+    monkeypatch.setattr(copies, "PIECE_NBYTES", 1)
+    source, target = pair
+    source.core.receive(copy(source, target, [1, 2], 10))
+    source.core.step()  # the first of them
+    source.receive(msg.Free(target.session, msg.pack_ids([11])))
+    assert source.work() == [msg.Copied(5)]
+    assert held(target) == [10]
+    assert source.core.sessions[target.session].copying == []
+
+
 @pytest.mark.parametrize("closed", ["source", "target"])
 def test_a_session_that_closes(pair: tuple[Driver, Driver], closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "PIECE_NBYTES", 1)
