@@ -110,14 +110,14 @@ def _settle(state: State) -> None:
     if state.homeless:
         meshes.place_homeless(state)
     touched = state.touched
-    while touched:
-        queues.drain(state, touched.popitem()[1])
-    while state.memory_queue:
+    while True:
+        while touched:
+            queues.drain(state, touched.popitem()[1])
+        if not state.memory_queue:
+            break
         calls.serve_memory(state)
         if not touched:
             break
-        while touched:
-            queues.drain(state, touched.popitem()[1])
     if state.news:
         calls.tell(state)
     if state.programs.nbytes > state.programs.limit_nbytes:

@@ -26,4 +26,4 @@ def _kinds_of(op: Op) -> Kind | Kinds | None:
     return Kinds(op, *names) if names else Kind(op, {})
 
 
-globals().update({name: _kinds_of(op) for name, op in TABLE.items()})
+globals().update({name: _found for name, op in TABLE.items() if (_found := _kinds_of(op)) is not None})
