@@ -1,8 +1,10 @@
 """Compare this working tree with another revision: one benchmark, run alternately in both.
 
-`python benchmarks/against.py [--rounds N] REV overhead.py [ARGUMENTS OF THE BENCHMARK]`. The revision is checked out
-into a temporary folder. Each figure that the benchmark writes as JSON is compared by its median over the rounds: the
-ratio is this tree over the other revision. Runs alternate, so that other load on the machine affects both alike.
+`python benchmarks/against.py [--rounds N] [--old] REV overhead.py [ARGUMENTS OF THE BENCHMARK]`. The revision is
+checked out into a temporary folder. A benchmark may have changed too, and measure something else: with `--old` the
+revision's own runs in both trees. Each figure that the benchmark writes as JSON is compared by its median over the
+rounds: the ratio is this tree over the other revision. Runs alternate, so that other load on the machine affects both
+alike.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ def figures(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
             yield path + key, float(value)
 
 
-def run(tree: Path, benchmark: list[str], file: Path) -> dict[str, float]:
-    """Run a benchmark with the package of this tree; its figures."""
-    command = [sys.executable, f"benchmarks/{benchmark[0]}", *benchmark[1:], "--json", str(file)]
+def run(tree: Path, benchmark: list[str], file: Path, text: Path) -> dict[str, float]:
+    """Run a benchmark of the tree `text` with the package of this one; its figures."""
+    command = [sys.executable, str(text / "benchmarks" / benchmark[0]), *benchmark[1:], "--json", str(file)]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
     return dict(figures(json.loads(file.read_text())))
@@ -44,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs in each tree (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="also write the ratios to this file")
+    parser.add_argument("--old", action="store_true", help="run the revision's own benchmark in both trees")
     parser.add_argument("revision", metavar="REV", help="what to compare with")
     parser.add_argument("benchmark", nargs=argparse.REMAINDER, help="a file of benchmarks/, and its arguments")
     args = parser.parse_args()
@@ -54,8 +57,8 @@ def main() -> None:
         subprocess.run(["git", "worktree", "add", "-q", "--detach", other, args.revision], cwd=ROOT, check=True)
         try:
             for _ in range(args.rounds):
-                there.append(run(other, args.benchmark, file))
-                here.append(run(ROOT, args.benchmark, file))
+                there.append(run(other, args.benchmark, file, other))
+                here.append(run(ROOT, args.benchmark, file, other if args.old else ROOT))
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", other], cwd=ROOT, check=True)
     rows: list[tuple[str, ...]] = [("", "this tree", args.revision, "ratio", "spread")]

@@ -1,10 +1,13 @@
 """Users of one worker: one who asks for little beside greedy ones; equals beside each other; shares of 2 to 1.
 
-`python benchmarks/fairness.py [--greedy matmul,tiny,conv,sharded] [--counts 1,4,8] [--light op|mlp] [--seconds 10]`.
-The light user runs a small op, reads its result and pauses, again and again. The greedy ones send programs of 100 ms
-and more as fast as the server takes them. For each number of greedy users: the light user's round trip, its median and
-its 99th percentile, over the same figures of the idle worker; and what the greedy ones get done without it, over what
-they get done beside it. Rounds with and without the light user take turns. All are processes of their own.
+`python benchmarks/fairness.py [--greedy matmul,long,middling,conv,...] [--counts 1,4,8] [--light op|mlp|batch]`. The
+light user runs a small op, reads its result and pauses, again and again; or trains a small network, on what it has
+(`mlp`) or on a batch that it uploads (`batch`). The greedy ones send programs as fast as the server takes them: long
+ones, or many of some 10 ms (`middling`); `trained` is a training step that was compiled. For each number of greedy
+users: the light user's round trip, its median and its 99th percentile, over the same figures of the idle worker; and
+what the greedy ones get done without it, over what they get done beside it. Rounds with and without the light user take
+turns. Where clients and worker share cores, what the light user's own process needs of them is lost to the others too:
+that is shown. All are processes of their own.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import watching
 from measuring import Report, arguments, quantile
 from processes import Failed, Rival, serving
 
@@ -31,7 +35,9 @@ from gt.transport.identity import WORKER, url
 
 SMALL = 64
 MEDIAN_TARGET, P99_TARGET, LOSS_TARGET = 3.0, 10.0, 1 / 0.95
-KINDS = ("matmul", "layers", "tiny", "conv", "sharded")
+KINDS = ("matmul", "long", "middling", "layers", "tiny", "conv", "trained", "sharded")
+COMPILED = ("trained",)  #: Only these are compiled, before anything is timed, for up to
+SETTLE_S = 120.0  #: so many seconds.
 
 
 def connected(address: str) -> Any:
@@ -52,15 +58,15 @@ class Light:
     """Asks for little: one small op, or a training step of a small network; reads the result; pauses."""
 
     def __init__(self, address: str, kind: str) -> None:
-        gt = connected(address)
+        gt = self.gt = connected(address)
         self.rng = random.Random(0)
         a, b = (np.random.default_rng(k).standard_normal((SMALL, SMALL), np.float32) for k in (0, 1))
         self.a, self.b = gt.from_numpy(a), gt.from_numpy(b)
-        if kind == "mlp":
+        if kind != "op":
             nn = gt.nn
             self.model = nn.Sequential(nn.Linear(SMALL, 128), nn.ReLU(), nn.Linear(128, 10))
             self.optimizer = gt.optim.AdamW(self.model.parameters())
-            self.once = self._train
+            self.once = self._train if kind == "mlp" else self._train_on_a_batch
         for _ in range(50):
             self.once()
 
@@ -74,16 +80,21 @@ class Light:
         self.optimizer.step()
         return float(loss.item())
 
-    def rounds(self, seconds: float, pause_s: float) -> list[float]:
-        """The seconds of each round trip, for so long, with about such pauses."""
+    def _train_on_a_batch(self) -> float:
+        self.a = self.gt.tensor([[self.rng.random() for _ in range(SMALL)] for _ in range(SMALL)])
+        return self._train()
+
+    def rounds(self, seconds: float, pause_s: float) -> tuple[list[float], float]:
+        """The seconds of each round trip, for so long, with about such pauses; and how much of a core it used."""
         took = []
-        until = time.monotonic() + seconds
+        began_s, used_s = time.monotonic(), time.process_time()
+        until = began_s + seconds
         while time.monotonic() < until:
             begin = time.perf_counter()
             self.once()
             took.append(time.perf_counter() - begin)
             time.sleep(pause_s * self.rng.uniform(0.5, 1.5))  # the user reads, thinks and types
-        return took
+        return took, (time.process_time() - used_s) / (time.monotonic() - began_s)
 
 
 class Greedy:
@@ -97,11 +108,34 @@ class Greedy:
         for _ in range(3):
             self.last = self.step()
         self.last.sum().item()
+        if kind in COMPILED:
+            watching.settle(lambda: [self.step() for _ in range(10)], SETTLE_S)
 
     def _matmul(self) -> None:
         gt = self.gt
         a = gt.randn(1280, 1280)
         self.step = gt.function(lambda: (a @ a).mean())
+
+    def _long(self) -> None:
+        gt = self.gt
+        a = gt.randn(2304, 2304)
+        self.step = gt.function(lambda: (a @ a).mean())
+
+    def _middling(self) -> None:
+        """What a researcher with a small model does."""
+        gt, nn = self.gt, self.gt.nn
+        model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+        optimizer = gt.optim.SGD(model.parameters(), lr=0.01)
+        x, y = gt.randn(512, 256), gt.randint(0, 10, (512,))
+
+        def step() -> Any:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        self.step = step
 
     def _layers(self) -> None:
         gt = self.gt
@@ -139,6 +173,22 @@ class Greedy:
         def step() -> Any:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        self.step = step
+
+    def _trained(self) -> None:
+        gt, nn = self.gt, self.gt.nn
+        layers = [each for _ in range(6) for each in (nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512))]
+        model = nn.Sequential(*layers)
+        optimizer = gt.optim.AdamW(model.parameters())
+        x, y = gt.randn(1024, 512), gt.randn(1024, 512)
+
+        def step() -> Any:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
             loss.backward()
             optimizer.step()
             return loss.detach()
@@ -192,8 +242,9 @@ def jain(used: list[float]) -> float:
 
 def compare(address: str, light: Rival, kind: str, count: int, args: argparse.Namespace, report: Report) -> None:
     """The light user beside so many greedy ones of this kind."""
-    lone: list[float] = light.ask("rounds", args.seconds, args.pause)
+    lone: list[float] = light.ask("rounds", args.seconds, args.pause)[0]
     beside: list[float] = []
+    core: list[float] = []
     per_s: dict[bool, list[float]] = {False: [], True: []}
     fair: list[float] = []
     watch = Watch(address)
@@ -210,7 +261,9 @@ def compare(address: str, light: Rival, kind: str, count: int, args: argparse.Na
             with_light = k % 2 == 1
             begin_s, before = watch.look()
             if with_light:
-                beside += light.ask("rounds", args.seconds, args.pause)
+                took, used = light.ask("rounds", args.seconds, args.pause)
+                beside += took
+                core.append(used)
             else:
                 time.sleep(args.seconds)  # the light user does nothing for as long
             end_s, after = watch.look()
@@ -221,8 +274,11 @@ def compare(address: str, light: Rival, kind: str, count: int, args: argparse.Na
     for q, what, target in ((0.5, "median", MEDIAN_TARGET), (0.99, "p99", P99_TARGET)):
         key = f"{what} beside {name}"
         report.compare(key, f"round trip, {key}", quantile(ms[0], q), quantile(ms[1], q), "ms", target)
-    found = {each: statistics.mean(per_s[each]) for each in per_s}
+    found = {each: statistics.median(per_s[each]) for each in per_s}
     report.compare(f"calls of {name}", f"calls of {name}", found[False], found[True], "/s", LOSS_TARGET)
+    if args.device == "cpu":
+        what = f"% of a core for the light user's own process beside {name}"
+        report.figure(f"core beside {name}", what, 100 * statistics.mean(core), "", 1)
     if count > 1:
         report.figure(f"Jain {name}", f"Jain index of device time, {name}", min(fair), "", 3)
 
@@ -249,7 +305,9 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--greedy", default="matmul", help=f"some of {', '.join(KINDS)} (%(default)s)")
     parser.add_argument("--counts", default="1,4,8", help="numbers of greedy users (%(default)s)")
-    parser.add_argument("--light", choices=["op", "mlp"], default="op", help="what the light user does (%(default)s)")
+    parser.add_argument(
+        "--light", choices=["op", "mlp", "batch"], default="op", help="what the light user does (%(default)s)"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the worker (%(default)s)")
     parser.add_argument("--pause", type=float, default=0.02, metavar="S", help="of the light user (%(default)s)")
     parser.add_argument("--seconds", type=float, default=10, metavar="S", help="length of a round (%(default)s)")
@@ -261,7 +319,7 @@ def main() -> None:
     try:
         for kind in args.greedy.split(","):
             with (
-                serving(args.device, 2 if kind == "sharded" else 1, GT_AUTO_COMPILE="0") as address,
+                serving(args.device, 1 + (kind == "sharded"), GT_AUTO_COMPILE=str(int(kind in COMPILED))) as address,
                 Rival(Light, (address, args.light)) as light,
             ):
                 for count in map(int, args.counts.split(",")):

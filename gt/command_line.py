@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import NoReturn
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+from gt import config
 
 
 def nbytes(text: str) -> int:
-    """A size as people write it.
-
-    >>> nbytes("40G"), nbytes("1.5k"), nbytes("100")
-    (42949672960, 1536, 100)
-    """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; expected a number with K, M, G or T")
-    return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
+    """A size as people write it."""
+    try:
+        return config.nbytes(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; expected a number with K, M, G or T") from None
 
 
 class Parser(argparse.ArgumentParser):

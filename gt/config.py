@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent  #: The folder of GT's own files.
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
-def _setting(variable: str, default: str, doc: str, parse: type | None = None) -> Any:
+def nbytes(text: str) -> int:
+    """A size as people write it.
+
+    >>> nbytes("40G"), nbytes("1.5k"), nbytes("100")
+    (42949672960, 1536, 100)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("no size")
+    return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
+
+
+def _nbytes_if_any(text: str) -> int:
+    """A size, or -1."""
+    return -1 if text.strip() == "-1" else nbytes(text)
+
+
+_WORDS: dict[object, str] = {nbytes: "a size, such as 40G", _nbytes_if_any: "a size, such as 40G, or -1"}
+
+
+def _setting(variable: str, default: str, doc: str, parse: Callable[[str], object] | None = None) -> Any:
     def read() -> object:
         text = os.environ.get(variable, default)
         if parse is bool:
@@ -19,7 +42,8 @@ def _setting(variable: str, default: str, doc: str, parse: type | None = None) -
         try:
             return parse(text) if parse else text
         except ValueError:
-            raise ValueError(f"{variable}={text!r}: expected {parse.__name__ if parse else 'text'}") from None
+            wanted = _WORDS.get(parse) or getattr(parse, "__name__", "text")
+            raise ValueError(f"{variable}={text!r}: expected {wanted}") from None
 
     shown = variable not in ("GT_SERVER", "GT_TOKEN")  # they have secrets in them
     return field(default_factory=read, repr=shown, metadata={"variable": variable, "default": default, "doc": doc})
@@ -76,13 +100,15 @@ class Config:
         "-1: 3000 while three of four or more cores are free, else less",
         int,
     )
-    worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all memory of its device", int)
+    worker_memory: int = _setting(
+        "GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all memory of its device", nbytes
+    )
     spill_memory: int = _setting(
         "GT_SPILL_MEMORY",
         "-1",
         "bytes of host memory a worker may use for tensors of idle sessions; -1: on a GPU its part of half the memory, "
         "on a CPU none: they go to disk",
-        int,
+        _nbytes_if_any,
     )
     spill_dir: str = _setting(
         "GT_SPILL_DIR", "", "folder on the disk for tensors of idle sessions; empty: the folder for temporary files"
@@ -98,7 +124,7 @@ class Config:
     cache_dir: str = _setting(
         "GT_CACHE_DIR", "", "folder for compiled programs and measured hardware; empty: ~/.cache/gt"
     )
-    cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "bytes of each cache of programs and code", int)
+    cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "bytes of each cache of programs and code", nbytes)
 
 
 def engine_name(text: str) -> str:

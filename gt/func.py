@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.grad.transforms import functional_call, grad, grad_and_value, hessian, jacrev, jvp, value_and_grad, vjp
+from gt.client.grad.transforms import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    value_and_grad,
+    vjp,
+)
 
-__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacrev", "jvp", "value_and_grad", "vjp"]
+__all__ = [
+    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
+    "replace_all_batch_norm_modules_", "value_and_grad", "vjp",
+]  # fmt: skip
 
 vmap: Callable[..., Any]
 
@@ -34,3 +48,15 @@ def _stack_module_state(models: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     for p in parameters.values():
         p.requires_grad_()
     return parameters, stacked([dict(m.named_buffers()) for m in models])
+
+
+def replace_all_batch_norm_modules_(root: Any) -> Any:
+    """Let every batch norm of a module use the statistics of the batch only, and keep none: a function of them may then
+    be mapped or differentiated."""
+    from gt.nn.norm import _Running
+
+    for module in root.modules():
+        if isinstance(module, _Running):
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+            module.track_running_stats = False
+    return root

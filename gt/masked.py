@@ -68,6 +68,8 @@ def sum(input: Any, dim: Any = None, *, keepdim: bool = False, dtype: Any = None
 
 def prod(input: Any, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> Tensor:
     """The product of the elements that count."""
+    if dtype is None and not (input.dtype.is_floating_point or input.dtype.is_complex):
+        dtype = "int64"
     x = _filled(input, mask, 1, dtype)
     for d in sorted(_over(input, dim), reverse=True):
         x = x.prod(d, keepdim)

@@ -7,12 +7,13 @@ are base names of files, line numbers, and the names of GT's functions that were
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+import msgspec
 
 NAME = 200  #: Characters of a name.
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A line, and how many instructions in a row come from it."""
 
     file: str

@@ -117,8 +117,8 @@ class Precision(NamedTuple):
 DEFAULT_PRECISION = Precision()  #: torch's default.
 
 
-class Instruction(msgspec.Struct, frozen=True, array_like=True):
-    """One use of an op."""
+class Instruction(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One use of an op. Plain data, so the garbage collector need not look at it: there are many."""
 
     op: str
     args: tuple[int, ...]  #: a value's number, or ~k for scalar k

@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
+from threading import get_ident
 
 from gt.transport.messages import Span, Spans
 
@@ -31,7 +33,7 @@ class Recording:
         self.spans: list[Span] = []
         self.left_out = 0  #: Spans that did not fit.
         self._steps = 0
-        self._marks: dict[int, list[int]] = {}  #: By thread.
+        self._marks: dict[int, list[int]] = {}  #: By thread: an instruction, when it began, and so on.
         self._last = threading.local()
 
     def add(
@@ -59,20 +61,22 @@ class Recording:
 
     def mark(self, instruction: int) -> None:
         """An instruction begins. Generated code calls this."""
-        self._marks.setdefault(threading.get_ident(), []).extend((instruction, now_ns()))
+        marks = self._marks.get(get_ident())
+        if marks is None:
+            marks = self._marks[get_ident()] = []
+        marks.append(instruction)
+        marks.append(now_ns())
 
     def take_steps(self, start_ns: int) -> bytes:
         """The instructions since a call began, packed: (instruction, nanoseconds after the beginning) each."""
-        marks = self._marks.pop(threading.get_ident(), None)
+        marks = self._marks.pop(get_ident(), None)
         if not marks or self._steps > STEPS:
             return b""
-        pairs = array("q")
-        for i in range(0, len(marks) - 1, 2):
-            if marks[i + 1] >= start_ns:
-                pairs.append(marks[i])
-                pairs.append(marks[i + 1] - start_ns)
-        self._steps += len(pairs) // 2
-        return pairs.tobytes()
+        if marks[1] < start_ns:  # a call that was not recorded has left some
+            marks = marks[2 * bisect_left(marks[1::2], start_ns) :]
+        marks[1::2] = [ns - start_ns for ns in marks[1::2]]
+        self._steps += len(marks) // 2
+        return array("q", marks).tobytes()
 
     # --- the end ---
 

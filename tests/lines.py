@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Modules of gt that have the names of torch's, and little else.
 NAMESPACES = (
     "gt/_dynamo.py", "gt/accelerator.py", "gt/compiler.py", "gt/cuda/", "gt/distributed.py", "gt/fx.py", "gt/jit.py",
-    "gt/profiler.py", "gt/serialization.py", "gt/utils/", "gt/version.py",
+    "gt/profiler.py", "gt/serialization.py", "gt/types.py", "gt/utils/", "gt/version.py", "gt/autograd/gradcheck.py",
+    "gt/autograd/grad_mode.py", "gt/autograd/graph.py", "gt/autograd/variable.py",
 )  # fmt: skip
 #: What a reader of the core may skip: the function library, the ops themselves, modules and optimizers, the solver.
 LIBRARY = (

@@ -196,7 +196,10 @@ def search(func: Any) -> Call:
         if own is not None:
             return own
         plain = name.removeprefix(next((p for p in _PREFIXES if name.startswith(p)), ""))
-        spaces = [s for s in (_SPACES.get(str(module)), gt, gt.nn.functional) if s is not None]
+        # torch passes its function by name; where somebody put another in its place, as transformers does in
+        # torch.nn.init, it is that one. It has called torch's, and has done what it adds.
+        first = _SPACES.get(str(module), None if str(module).startswith("torch") else gt.nn.init)
+        spaces = [s for s in (first, gt, gt.nn.functional) if s is not None]
         for space in spaces:
             found = named_in(space, plain)
             if found is not None:
@@ -312,6 +315,17 @@ def _weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
     return v * (g / gt.linalg.vector_norm(v, 2, others, keepdim=True))
 
 
+def _gamma(alpha: Any, generator: Any = None) -> Any:
+    from gt.distributions.continuous import gamma
+
+    return gamma(alpha, alpha.shape)
+
+
+def _dirichlet(alpha: Any, generator: Any = None) -> Any:
+    x = _gamma(alpha)
+    return x / x.sum(-1, keepdim=True)
+
+
 # Lengths and batch sizes of packed sequences are tensors of the host, as in torch: they decide what is recorded.
 
 
@@ -351,6 +365,8 @@ SPECIAL: dict[str, Call] = {
     "_is_any_true": adapted(lambda x: x.any()),
     "_grouped_mm": adapted(_grouped_mm),
     "_weight_norm": adapted(_weight_norm),
+    "_standard_gamma": adapted(_gamma),
+    "_sample_dirichlet": adapted(_dirichlet),
     "_softmax_backward_data": adapted(lambda g, y, dim, dtype=None: y * (g - (g * y).sum(dim, keepdim=True))),
     "log_sigmoid": adapted(gt.nn.functional.logsigmoid),
     "pad_sequence": adapted(gt.nn.utils.rnn.pad_sequence),

@@ -17,12 +17,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import _pytree as pytree
 
-from gt.adoption import autograd, batching, factories, operators, optimizers
+from gt.adoption import autograd, batching, factories, operators, optimizers, transforms
 from gt.adoption.functions import down
 from gt.adoption.modes import entered, inside
 from gt.adoption.tensor import ADOPTED, convert, is_batched, native, wrap
 from gt.client.compat.arguments import shown
 from gt.client.functions.save import load
+from gt.client.programs.tree import hide_frames_of
 from gt.client.record.recorder import recorder
 from gt.client.replay import traced
 from gt.client.tensor import Parameter, Tensor
@@ -62,7 +63,9 @@ def prepare() -> None:
     optimizers.install()
     batching.install(operators.call_operator)
     factories.install()
+    transforms.install()
     register_optimizer_step_post_hook(_stepped)
+    hide_frames_of(os.path.dirname(torch.__file__))
     traced.UPLOAD.append(lambda x: wrap(native(x)))
 
 

@@ -161,7 +161,7 @@ def install() -> None:
         concerns = _same_state(theirs)
         body.__globals__.update(_gt_concerns=concerns, _gt_step=_step, _gt_kind=kind, _gt_before=before)
         # The code and not the attribute: a scheduler that was created before has bound it.
-        body.__code__ = _carrier.__code__
+        body.__code__ = _carrier.__code__.replace(co_name="step")
 
 
 def _same_state(theirs: Any) -> Callable[[Any], bool]:

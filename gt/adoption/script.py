@@ -178,7 +178,7 @@ def _to_host(dataset: Any) -> None:
     except TypeError:
         return
     for name, value in list(held.items()):
-        if isinstance(value, torch.utils.data.Dataset):
+        if isinstance(value, (torch.utils.data.Dataset, torch.distributions.Distribution)):
             _to_host(value)
         elif isinstance(value, (torch.Tensor, list, tuple, dict)):
             try:

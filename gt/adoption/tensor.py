@@ -32,8 +32,8 @@ _new: Callable[[type], Any] = torch._C.TensorBase.__new__
 is_batched: Callable[[Any], bool] = torch._C._functorch.is_batchedtensor
 is_transformed: Callable[[Any], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 TRANSFORMS = (
-    "torch.func: its gradients do not see adopted tensors; use torch.autograd.grad, or gt.func on tensors of GT. "
-    "torch.vmap works"
+    "torch.func: the function reads an adopted tensor, and its arguments are none; pass adopted tensors, as "
+    "gt.adopt(x) returns them"
 )
 
 

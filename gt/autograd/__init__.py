@@ -12,13 +12,16 @@ from gt.client.grad.transforms import hessian, jacrev
 
 __all__ = [
     "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "function", "functional", "grad",
-    "hessian", "inference_mode", "jacrev", "no_grad", "set_detect_anomaly", "set_grad_enabled",
+    "gradcheck", "gradgradcheck", "hessian", "inference_mode", "jacrev", "no_grad", "set_detect_anomaly",
+    "set_grad_enabled",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name == "profiler":  # imported when it is used
-        return import_module("gt.autograd.profiler")
+    if name in ("grad_mode", "graph", "profiler", "variable"):  # imported when they are used
+        return import_module(f"gt.autograd.{name}")
+    if name in ("gradcheck", "gradgradcheck", "GradcheckError"):
+        return getattr(import_module("gt.autograd.gradcheck"), name)
     raise AttributeError(f"module 'gt.autograd' has no attribute {name!r}")
 
 

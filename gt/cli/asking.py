@@ -27,7 +27,8 @@ class Asker:
     """Use it as a context."""
 
     def __init__(self, address: str, token: str, name: str, timeout_s: float) -> None:
-        address, key = look_up(config.home(config.load()), address)
+        settings = config.load()
+        address, key = look_up(config.home(settings), address, settings.server)
         if not address:
             raise ServerError("which server? Pass --server HOST:PORT, set GT_SERVER, or run gt login")
         self.address = address

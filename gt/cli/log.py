@@ -230,6 +230,9 @@ def summary(run: list[Line]) -> list[str]:
                 f"session {number}  {line.who}: {len(calls)} calls of {len(programs)} programs, {fetches} fetches, "
                 f"{bad} errors, {line.since} to {mine[-1].since} s"
             )
+            if bad:  # the others are often its consequences
+                first = next(each for each in mine if each.error)
+                shown.append(f"    the first, in line {first.number}: {first.details.removeprefix('ERROR ')}")
     shown += _programs(run)
     workers = sorted({line.who for line in run if line.way == "CONNECT" and line.what == "worker"})
     errors = sum(line.error for line in run)

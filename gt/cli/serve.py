@@ -21,6 +21,7 @@ from gt.awake import Awake
 from gt.command_line import Parser, nbytes
 from gt.dispatcher import events
 from gt.dispatcher.log import InstructionLog
+from gt.dispatcher.log_writer import LogWriter
 from gt.dispatcher.machine import Machine
 from gt.dispatcher.server import Observer, Server, print_arrivals, print_event
 from gt.dispatcher.solving import Solving
@@ -130,16 +131,18 @@ def _observers(settings: config.Config) -> list[Observer]:
     return observers
 
 
-def _log(settings: config.Config, machine: Machine, ending: ExitStack) -> InstructionLog | None:
-    """The instruction log, if the settings ask for it."""
+def _log_writer(settings: config.Config, ending: ExitStack) -> LogWriter | None:
+    """What writes the instruction log, if the settings ask for one."""
     if not settings.instruction_log:
         return None
     try:
-        # Unbuffered: else what a full disk refused would still be in the buffer when the file is closed.
-        log = ending.enter_context(open(settings.instruction_log, "ab", buffering=0))
+        file = os.open(settings.instruction_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     except OSError as e:
         raise StartError(f"GT_INSTRUCTION_LOG={settings.instruction_log}: {e.strerror}") from None
-    return InstructionLog(lambda text: log.write(text.encode()), held=machine.state)
+    try:
+        return ending.enter_context(LogWriter(file))
+    finally:
+        os.close(file)
 
 
 def is_open(address: str) -> bool:
@@ -156,14 +159,16 @@ def _run(
     count: int,
     watch: CurrentUsers | None,
 ) -> None:
+    writer = _log_writer(settings, ending)  # first: it is forked, and there must be no threads yet
     router = listen(address, watch.ring if watch is not None else None)
     join = "" if args.private else _join_command(router.address)
     machine = Machine(settings, args.token, join, watch.secret if watch is not None else "")
     near = router.address.replace("0.0.0.0:", "127.0.0.1:")
-    observers, log = _observers(settings), _log(settings, machine, ending)
+    observers = _observers(settings)
+    log = None if writer is None else InstructionLog(writer.write, held=machine.state)
     solving = Solving(near if watch is None else url(near, watch.planner_key), args.token)
     server = Server(router, machine, observers if log is None else [*observers, log], solving, Awake(settings.awake_us))
-    server.when_idle = None if log is None else log.flush
+    server.flush_log = None if log is None else log.flush
     key = watch.key if watch is not None else None
     private = bool(args.private)
     quiet = private or count_gpus() == 0  # which GPU a worker has is worth a line; that it has none is not

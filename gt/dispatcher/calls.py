@@ -3,7 +3,7 @@
 Law 1: all workers of a call get it in one event. So every two workers get the calls they share in the same order,
        in whatever session, and never wait for each other in a circle.
 Law 2: a call is finished when all its workers have answered, and has failed if one of them says so. What the client
-       hears of the calls, it hears in their order.
+       hears of the calls, it hears in their order. What fails because of an earlier failure is blamed on the same call.
 Law 3: a call that may not run (no memory, lost inputs, no plan, no mesh) is sent all the same, marked as refused: the
        workers compute nothing, and keep what it was to replace as after any failed call. On several workers its plan is
        a refusal (plans.py), so that no worker waits for another. Without a worker it fails here, the same way.
@@ -25,7 +25,7 @@ from gt.dispatcher.schedule import MAX_RUN_US, Lane, claim, settle, unclaim
 from gt.dispatcher.session import Lost, Moved, ReadyCall, SentCall, Session, lost_of
 from gt.dispatcher.state import State, Worker
 from gt.layout import Layout
-from gt.transport.messages import Call, CallDone, CallFailed, Define, Failure, Free, pack_ids
+from gt.transport.messages import WINDOW, Call, CallDone, CallFailed, Define, Failure, Free, pack_ids
 
 PEER_FAILED = "PeerFailed"  #: The failure of a worker that only saw another one fail.
 
@@ -111,10 +111,12 @@ def send(state: State, session: Session, beside: bool = False) -> bool:
     if ready.refused is None and session.grant is None and _is_in_doubt(state, session, ready.plan):
         if _waits_for_memory(state, session, ready):
             return False
-    call, plan, inputs, ring = ready.call, ready.plan, ready.inputs, session.ring
+    call, plan, ring = ready.call, ready.plan, session.ring
     entry, locals_ = plan.entry, plan.locals
-    beside = beside and plan.alone > 0  # a call that is refused meanwhile may need more workers
-    cost_us = entry.best_us if beside else entry.cost_us
+    if beside and plan.alone:  # a call that is refused meanwhile may need more workers
+        cost_us = entry.best_us
+    else:
+        cost_us, beside = entry.cost_us, False
     if ring is not None and ring.number == plan.alone:
         if beside:
             ring.take_beside(session, cost_us)
@@ -130,18 +132,25 @@ def send(state: State, session: Session, beside: bool = False) -> bool:
         freed = drop(state, session, freed)
         if len(freed) < len(ready.frees):
             frees = pack_ids(freed)
-    donated = [inputs[d] for d in entry.program.donate] if entry.program.donate else []
-    lost: list[int] = []
-    outputs, seq = call.outputs, call.seq
+    gone = freed  # what workers without a part in it may drop
+    seq, outputs = call.seq, call.outputs
+    sent = SentCall(
+        seq, plan, ready.inputs, outputs, cost_us, [*locals_], ready.refused, ready.root or seq, beside
+    )  # fmt: skip
     if ready.refused is None:
         tensors = session.tensors
-        for i in donated:
-            del tensors[i]
+        if entry.program.donate:
+            donated = [ready.inputs[d] for d in entry.program.donate]
+            gone = [*freed, *donated]
+            for i in donated:
+                del tensors[i]
         tensors.update(enumerate(plan.outputs, outputs))
         session.nbytes += plan.change_nbytes
+        lost: list[int] = []
     else:
+        donated = [ready.inputs[d] for d in entry.program.donate]
+        gone = [*freed, *donated]
         lost = _put_refused(state, session, ready, donated)
-    sent = SentCall(seq, plan, inputs, outputs, cost_us, [*locals_], ready.refused, ready.root or seq, beside)
     if seq < 0:
         session.moving = sent
     else:
@@ -151,10 +160,11 @@ def send(state: State, session: Session, beside: bool = False) -> bool:
             _carry_pins(session, entry, sent)
         session.seq = seq
         session.sent[seq] = sent
+    workers = state.workers
     for number, local in locals_.items():
-        _send_to(state, session, state.workers[number], ready, local, frees, beside)
+        _send_to(state, session, workers[number], ready, local, frees, beside)
     if len(session.workers) > len(locals_):
-        free(state, session, [*freed, *donated], [w for n, w in session.workers.items() if n not in locals_])
+        free(state, session, gone, [w for n, w in session.workers.items() if n not in locals_])
     if lost:
         free(state, session, lost, session.workers.values())
     if not locals_:
@@ -166,6 +176,8 @@ def _is_in_doubt(state: State, session: Session, plan: ProgramPlan) -> bool:
     """Whether there may be too little memory for a call: it has to be looked at closely."""
     if session.moved or session.yields_to:
         return True
+    if plan.alone and session.user is None:
+        return not state.workers[plan.alone].has_room(plan.locals[plan.alone].need_nbytes)
     for number, local in plan.locals.items():
         worker, need = state.workers[number], local.need_nbytes
         if not worker.has_room(need) or (session.user is not None and not allowed(session, worker, need)):
@@ -184,25 +196,24 @@ def _send_to(
     state: State, session: Session, worker: Worker, ready: ReadyCall, local: LocalPlan, frees: bytes, beside: bool
 ) -> None:
     """Send one worker its part of a call, and its program if it does not have that."""
-    call, entry = ready.call, ready.plan.entry
+    call, program = ready.call, local.hash
     if ready.refused is None:
         worker.nbytes += local.change_nbytes
-    if local.hash not in worker.programs:
-        worker.programs.add(local.hash)
+    if program not in worker.programs:
+        worker.programs.add(program)
+        entry = ready.plan.entry
         state.send(worker.control, Define(local.program, entry.timed, entry.compile))
     inputs, scalars = call.inputs, call.scalars
     if local.constants:
         scalars = (*scalars, *local.constants)
     if local.absent:  # what it has of such an input, an empty array, it is not given: so it would not drop it
         inputs = pack_ids(0 if i in local.absent else each for i, each in enumerate(ready.inputs))
-        frees += pack_ids(ready.inputs[d] for d in entry.program.donate if d in local.absent)
-    state.send(
-        worker.control,
-        Call(
-            session.number, call.seq, local.hash, inputs, scalars, call.outputs, frees, call.acked,
-            ready.refused, ready.root, beside,
-        ),
+        frees += pack_ids(ready.inputs[d] for d in ready.plan.entry.program.donate if d in local.absent)
+    message = Call(
+        session.number, call.seq, program, inputs, scalars, call.outputs, frees, call.acked, ready.refused, ready.root,
+        beside,
     )  # fmt: skip
+    state.send(worker.control, message)
 
 
 def _look_for_lost(state: State, session: Session, ready: ReadyCall) -> None:
@@ -412,6 +423,11 @@ def retire(state: State, session: Session) -> None:
 
 def _tell_failed(state: State, session: Session, sent: SentCall, failure: Failure) -> None:
     """The client hears that a call has failed; what the call does not keep is lost."""
+    # A worker that only saw another one fail in an earlier call takes that call for the first that failed.
+    sent.root, failure = session.blamed.get(sent.root, (sent.root, failure))
+    session.blamed[sent.seq] = sent.root, failure
+    if len(session.blamed) > WINDOW:
+        del session.blamed[next(iter(session.blamed))]
     session.failed = sent.seq
     state.send(session.peer, CallFailed(0, sent.seq, sent.root, failure))
     kept = {} if sent.good else sent.plan.kept

@@ -71,19 +71,25 @@ class PlanReady(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
+class FoundPlan(msgspec.Struct, frozen=True):
+    """A plan that a search has found."""
+
+    axes: tuple[tuple[str, int], ...]
+    layouts: tuple[str, ...]  #: of the inputs
+    ways: dict[int, Chosen] = {}
+    time_us: float = 0.0  #: predicted
+    words: str = ""
+    text: str = ""  #: the reasons, for people
+
+
 class PlanSolved(msgspec.Struct, frozen=True):
-    """The search asked for with `Solve` is over: the best plan, or why there is none."""
+    """The search asked for with `Solve` is over: what was found, the best plan first, or why there is none."""
 
     session: int
     program: bytes
-    axes: tuple[tuple[str, int], ...] = ()
-    layouts: tuple[str, ...] = ()  #: of the inputs
-    ways: dict[int, Chosen] = {}
-    time_us: float = 0.0  #: predicted
+    plans: tuple[FoundPlan, ...] = ()  #: each on another number of workers
     current_us: float = 0.0  #: predicted of the plan that the program runs by; 0: unknown
     alone_us: float = 0.0  #: predicted of one worker, where pins rule that out; 0: not asked
-    words: str = ""
-    text: str = ""  #: the reasons, for people
     error: str = ""
 
 
@@ -145,6 +151,7 @@ class Solve(msgspec.Struct, frozen=True):
     memory: int  #: bytes of a worker; 0: unknown
     device: str = ""  #: of a worker
     measured_us: int = 0  #: what a call takes now, as generated code; 0: unknown
+    alike: tuple[tuple[int, ...], ...] = ()  #: inputs that must have the same layout: uploads of one spec
 
 
 class Decided(msgspec.Struct, frozen=True):

@@ -4,13 +4,15 @@ Law 1: a fetch asks as few workers as hold the tensor together: one of those wit
        partial. They answer the client, each with its shard, and never each other.
 Law 2: what a fetch brings is passed on when the client has heard how the call ended that made the value: one worker
        may be quick to answer where another has yet to say that the call failed. A value from the only worker of a
-       session is passed on at once: that worker knows that the call went well.
+       session is passed on at once: that worker knows how the call went. If that call or one before it has failed,
+       the client hears of the failure first, even if it began later than a call that the worker has not finished.
 
 On one worker a fetch has one shard, which is all of the tensor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import lru_cache
 
 from gt.dispatcher.session import Download, Session, ShardDownload, Tensor
@@ -143,10 +145,17 @@ def pass_on_held(state: State, session: Session) -> None:
 def _pass_on(
     state: State, session: Session, download: Download, message: msg.Message, payload: Buffer | None = None
 ) -> None:
-    if download.after > session.done and (len(session.workers) > 1 or type(message) is msg.FetchFailed):
+    if download.after > session.done and (
+        len(session.workers) > 1 or type(message) is msg.FetchFailed or _has_failed(session, download.after)
+    ):
         download.held.append((message, payload))
     else:
         state.send(session.peer, message, payload)
+
+
+def _has_failed(session: Session, last: int) -> bool:
+    """Whether a call has failed, up to this one, of which the client has not heard."""
+    return any(sent.failure is not None and sent.seq <= last for sent in session.sent.values())
 
 
 def _end_if_over(session: Session, request: int, download: Download) -> None:
@@ -158,18 +167,20 @@ def _end_if_over(session: Session, request: int, download: Download) -> None:
     del session.fetches[request]
 
 
-def lose_fetches(state: State, session: Session, worker: Worker, failure: msg.Failure) -> list[msg.Fetch]:
-    """Fetches of calls under way fail with a worker that is gone, and so do those that it was answering, unless others
-    may have all of the value: these are returned."""
+def lose_fetches(
+    state: State, session: Session, worker: Worker, failing: Container[int], failure: msg.Failure
+) -> list[msg.Fetch]:
+    """Fetches of calls that fail with a worker that is gone fail too, and so do those that it was answering, unless
+    others may have all of the value: these are returned."""
     again: list[msg.Fetch] = []
     for request, download in list(session.fetches.items()):
         mine = download.shards.pop(worker.number, None)
-        if download.after <= session.done and (mine is None or mine.whole):
+        if download.after not in failing and (mine is None or mine.whole):
             continue
         cancel(state, session, request, download)
         del session.fetches[request]
         tensor = session.tensors.get(download.id)
-        if download.after <= session.done and type(tensor) is Tensor and len(tensor.parts) > 1:
+        if download.after not in failing and type(tensor) is Tensor and len(tensor.parts) > 1:
             again.append(msg.Fetch(0, request, download.id))
         else:
             state.send(session.peer, msg.FetchFailed(0, request, failure))

@@ -244,8 +244,8 @@ def _check_shelves(state: State) -> None:
         assert sorted(held) == sorted(room.tensors), "a shelf has tensors that nobody has asked for, or has lost some"
         assert client is None or (client.shelf is shelf and client.peer is not None and not client.closed)
         assert all(state.leaving[n] is s and s.shelf is shelf for n, s in shelf.leaving.items())
-        assert all(asker is client for asker, _ in shelf.waiting)
-        assert not shelf.waiting or shelf.busy, "a question about a shelf waits for nobody"
+        assert all(question.session is client for question in shelf.waiting)
+        assert not shelf.answerable, "a question about a shelf waits for nobody"
         assert not shelf.waiting or room.number in state.answering
     waiting = [n for n, s in state.sessions.items() if s.queue and type(s.queue[0]) is Keep]
     assert sorted(state.keeping) == sorted(waiting)
@@ -290,6 +290,7 @@ def _check_programs(state: State) -> None:
         for plan in [*heads, *held, *(c.plan for c in _under_way(s)), *s.orphans.values()]:
             uses[id(plan)] = uses.get(id(plan), 0) + 1
     for entry in entries:
+        assert entry.latest is None or entry.latest.plan in entry.plans.values()
         for plan in entry.plans.values():
             assert plan.entry is entry
             assert plan.uses == uses.pop(id(plan), 0)

@@ -1,53 +1,66 @@
-"""The instruction log: every message that passes the dispatcher, one line each.
+"""The instruction log, as the dispatcher's loop sees it: a note of everything that passes, and no more.
 
-    12:00:00.123456  +1.034512      17  RECV         ann/train.py-17    Call           0.1  session 1 #3 7f3a01bc ...
+A line of text takes several microseconds, which is too long for the loop: clients wait for it. So the loop notes what
+came and what was sent (`__call__`), and ten times a second packs its notes and hands them on (`flush`) to a process
+that makes the lines and writes them (log_writer.py, lines.py). What only the dispatcher knows is put into words here:
+the text of a new program, layouts, plans.
 
-Columns, with two spaces or more between them: time of day, seconds since the log began, running number, direction, who,
-what, size in KB, details. RECV and SEND are the client side, WORKER_RECV and WORKER_SEND the workers'. `gt log` follows
-a tensor, a session or a program through it (gt/cli/log.py).
-
-A call tells its inputs, what it makes, replaces and frees by their ids; lists are capped. It names the ops of a short
-program and counts those of a long one. When a program passes for the first time its instructions are listed below the
-line, each with the user's line. PLAN is a plan for several workers: who runs which local program, the layouts of the
-results, and below it the collectives and what no rule covers. SHARD tells which workers hold which tensor in which
-layout; a tensor of a session on one worker is where the call was sent. What failed begins with ERROR.
-
-Law 1: it only reads. It formats what the machine took in and gave out, and keeps nothing but names.
-Law 2: a message is one line, whatever a client wrote into its name; tokens and tensor bytes are never written.
-Law 3: formatting waits until the dispatcher has nothing better to do (`flush`), so that calls do not wait for it.
+Law 1: it only reads, and keeps nothing but names and notes. A note never keeps a payload, only its length.
+Law 2: what failed is handed on at once, with all that was noted before.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from gt.dispatcher import events
 from gt.dispatcher.events import Peer
+from gt.dispatcher.lines import (
+    CLOSED,
+    IDS,
+    LOST,
+    MAY_FAIL,
+    RECV,
+    SEEN,
+    SEND,
+    WORDS,
+    Facts,
+    Told,
+    clean,
+    failed,
+    show_ids,
+)
 from gt.dispatcher.planner.plan import Planned
-from gt.dispatcher.session import AnyTensor, Session, Tensor, Upload
+from gt.dispatcher.session import Session, Tensor, Upload
 from gt.layout import Layout
 from gt.ops.record import TABLE
 from gt.places import Place, by_instruction, show
 from gt.program import Program
 from gt.transport import messages
-from gt.transport.messages import Buffer, unpack_ids
 
 RESULTS = 1000  #: Results of one instruction that are shown.
-SEEN = 1 << 16  #: Programs that are remembered.
 SHORT = 8  #: Instructions of a program whose ops are named on every line.
-IDS = 50  #: Ids, or ranges of ids, in one list.
 SPECS = 4  #: Results of a call whose shapes are shown,
 HELD = 16  #: and tensors of a layout.
-WAITING = 256  #: Entries that may wait to be written.
+WAITING = 1024  #: Notes that may wait to be handed on.
 
-LOGGED = frozenset([
-    events.MessageCame, events.Send, events.BadFramesCame, events.PlanReady, events.Solve, events.PlanSolved,
-    events.Decided, events.Noted, events.PeerLost, events.Disconnect,
+#: Messages that are much longer than what is said of them,
+LONG = frozenset([messages.Define, messages.Spans, messages.Stats, messages.UsePlan])
+#: and events that are no messages. Both are handed on in words.
+IN_WORDS = frozenset([
+    events.BadFramesCame, events.PlanReady, events.Solve, events.PlanSolved, events.Decided, events.Noted,
 ])  # fmt: skip
+
+#: When, which way, whose connection, what it was, the length of its payload, the shapes of what a call makes.
+Note = tuple[float, int, Peer, object, int, str]
+
+_pack = msgspec.msgpack.Encoder().encode
 
 
 class Held(Protocol):
@@ -58,368 +71,238 @@ class Held(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What is remembered of a program."""
+class Spread:
+    """Tensors of a session that are on several workers, with their ids."""
 
-    name: str  #: as lines show it
-    outputs: int
-    donate: tuple[int, ...]
-    updates: tuple[tuple[int, int], ...]
-
-
-@dataclass(slots=True)
-class LogEntry:
-    """Something that happened, until it is written."""
-
-    now_s: float
-    what: events.Event | events.Effect
-    made: Sequence[AnyTensor | None] = ()  #: of a call that is sent to a worker: its results
+    session: int
+    tensors: list[tuple[int, Tensor]]
 
 
 class InstructionLog:
-    """Give it every event and every action, in order; `flush` writes lines, each with its line end."""
+    """Give it every event and every action, in order. `flush` hands on what was noted, packed for lines.LogLines; or
+    b"" if that is nothing, so that the receiver can go on with what it was given before."""
 
     def __init__(
-        self, write: Callable[[str], object], clock: Callable[[], float] = time.time, held: Held | None = None
+        self, hand_on: Callable[[bytes], object], clock: Callable[[], float] = time.time, held: Held | None = None
     ) -> None:
-        self._write, self._clock, self._held = write, clock, held
-        self._start_s = 0.0
-        self._number = 0
-        self._second, self._clock_text = -1, ""  #: The time of day, which is formatted once a second.
-        self._names: dict[Peer, str] = {}
-        self._workers: set[Peer] = set()
-        self._sessions: dict[Peer, int] = {}
-        self._facts: dict[bytes, Facts] = {}
-        self._waiting: list[LogEntry] = []
-        self._ended = False  #: It could not be written, on a full disk for example.
-        self._lines: list[str] = []
+        self._hand_on, self._clock, self._held = hand_on, clock, held
+        self._notes: list[Note] = []
+        self._wordless: list[int] = []  #: Which of the notes have yet to be put into words.
+        self._begun = False
+        self._ended = False  #: Nothing can be handed on any more: the disk is full, for example.
+        self._outputs: dict[bytes, int] = {}  #: How many results a program has,
+        self._names: dict[bytes, str] = {}  #: how lines name it,
+        self._shapes: dict[bytes, str] = {}  #: and what it makes where a session has one worker.
+        self._workers: dict[Peer, int] = {}
 
     def __call__(self, what: events.Event | events.Effect) -> None:
         if self._ended:
             return
-        if type(what) in LOGGED:
-            made = self._made(what) if type(what) is events.Send and self._held is not None else ()
-            self._waiting.append(LogEntry(self._clock(), what, made))
-            if len(self._waiting) >= WAITING:
+        now_s, shapes, spread = self._clock(), "", None
+        if type(what) is events.MessageCame:
+            way = RECV
+        elif type(what) is events.Send:
+            way = SEND
+            if type(what.message) is messages.Call or type(what.message) is messages.Chunk:
+                shapes, spread = self._makes(what.peer, what.message)
+            elif type(what.message) is messages.WorkerWelcome:
+                self._workers[what.peer] = what.message.worker
+        else:
+            self._other(now_s, what)
+            return
+        message, payload = what.message, what.payload
+        if type(message) in LONG:
+            self._wordless.append(len(self._notes))
+            if type(message) is messages.Define:
+                if len(self._outputs) >= SEEN:
+                    self._outputs.clear()
+                self._outputs[program_hash(message.program)] = len(message.program.outputs)
+        self._notes.append((now_s, way, what.peer, message, 0 if payload is None else len(payload), shapes))
+        if spread is not None:
+            self._note(now_s, spread)
+        if len(self._notes) >= WAITING or (type(message) in MAY_FAIL and failed(message)):
+            self.flush()
+
+    def _other(self, now_s: float, what: events.Event | events.Effect) -> None:
+        """Something that is no message."""
+        if type(what) in IN_WORDS:
+            self._note(now_s, what)
+            self.flush()
+        elif isinstance(what, events.PeerLost | events.Disconnect):
+            self._notes.append((now_s, LOST if isinstance(what, events.PeerLost) else CLOSED, what.peer, None, 0, ""))
+            if self._workers.pop(what.peer, None) is not None:
                 self.flush()
 
+    def _note(self, now_s: float, what: object) -> None:
+        """Note what will be put into words."""
+        self._wordless.append(len(self._notes))
+        self._notes.append((now_s, WORDS, b"", what, 0, ""))
+
+    def _makes(self, peer: Peer, message: messages.Call | messages.Chunk) -> tuple[str, Spread | None]:
+        """What a message to a worker makes there: the shapes of a call's results, and what is on several workers. That
+        has to be asked now: it may be gone when the notes are handed on."""
+        session = self._held.sessions.get(message.session) if self._held is not None else None
+        if session is None:
+            return "", None
+        one = len(session.workers) == 1
+        if type(message) is messages.Call:
+            if one and message.refused is None and message.program in self._shapes:
+                return self._shapes[message.program], None
+            first, count = message.outputs, min(self._outputs.get(message.program, 0), IDS)
+        elif type(message) is messages.Chunk and not one and not message.offset:
+            first, count = message.key, 1
+        else:
+            return "", None
+        made = [session.tensors.get(first + i) for i in range(count)]
+        tensors = [each.becomes if isinstance(each, Upload) else each for each in made]
+        spread = [(first + i, t) for i, t in enumerate(tensors) if isinstance(t, Tensor) and len(t.parts) > 1]
+        # Told once, with the first of the workers.
+        spread = [(i, t) for i, t in spread if next(iter(t.parts)) == self._workers.get(peer)]
+        shapes = ""
+        if type(message) is messages.Call:
+            alone = [t for t in made if isinstance(t, Tensor) and len(t.parts) == 1]
+            shapes = " ".join(repr(t.spec) for t in alone[:SPECS]) + " ..." * (len(alone) > SPECS)
+            if one and made and len(alone) == count:
+                if len(self._shapes) >= SEEN:
+                    self._shapes.clear()
+                self._shapes[message.program] = shapes
+        return shapes, Spread(session.number, spread) if spread else None
+
     def flush(self) -> None:
-        """Write what has happened since the last time."""
-        if not self._waiting:
+        """Hand on what was noted since the last time."""
+        if self._ended:
             return
-        waiting, self._waiting = self._waiting, []
-        if not self._number:
-            self._start_s = waiting[0].now_s
-            self._line(self._start_s, "START", b"", "log", 0, f"process {os.getpid()}")
-        for entry in waiting:
-            self._take(entry)
-        text, self._lines = "".join(self._lines), []
-        self._ended = True  # unless it can be written
-        self._write(text)
+        notes, self._notes = self._notes, []
+        wordless, self._wordless = self._wordless, []
+        at = 0
+        for i in wordless:
+            try:
+                worded = self._in_words(*notes[i + at])
+            except Exception as e:
+                worded = [_unreadable(notes[i + at], e)]
+            notes[i + at : i + at + 1] = worded
+            at += len(worded) - 1
+        if notes and not self._begun:
+            self._begun = True
+            notes.insert(0, (notes[0][0], WORDS, b"", Told("START", "log", f"process {os.getpid()}"), 0, ""))
+        self._ended = True  # unless it can be handed on
+        self._hand_on(_packed(notes))
         self._ended = False
 
-    def _made(self, sent: events.Send) -> Sequence[AnyTensor | None]:
-        """The records of what a message to a worker makes there: they may be gone when it is written."""
-        message = sent.message
-        if isinstance(message, messages.Call):
-            count = self._facts[message.program].outputs if message.program in self._facts else 0
-            first = message.outputs
-        elif isinstance(message, messages.Chunk) and message.session and not message.offset:
-            count, first = 1, message.key
-        else:
-            return ()
-        assert self._held is not None
-        session = self._held.sessions.get(message.session)
-        if not count and isinstance(message, messages.Call):  # its program waits to be written as well
-            self.flush()
-            count = self._facts[message.program].outputs if message.program in self._facts else 0
-        return [session.tensors.get(first + i) for i in range(min(count, IDS))] if session is not None else ()
+    # --- in words ----------------------------------------------------------------------------------------------------
 
-    def _take(self, entry: LogEntry) -> None:
-        what, now_s = entry.what, entry.now_s
-        if type(what) is events.MessageCame:
-            message = what.message
-            if isinstance(message, messages.Hello):
-                self._names.setdefault(what.peer, clean(" ".join(message.name.split()), 60) or "client")
-            elif isinstance(message, messages.WorkerHello | messages.Alive) and what.peer not in self._names:
-                self._workers.add(what.peer)
-                self._names[what.peer] = "worker ?"
-            self._message(now_s, "RECV", what.peer, message, what.payload, ())
-        elif type(what) is events.Send:
-            if isinstance(what.message, messages.WorkerWelcome):
-                self._names[what.peer] = f"worker {what.message.worker}"
-            self._message(now_s, "SEND", what.peer, what.message, what.payload, entry.made)
-            if isinstance(what.message, messages.Welcome):
-                self._sessions[what.peer] = what.message.session
-                self._line(now_s, "CONNECT", what.peer, "client", 0, f"session {what.message.session}")
-            elif isinstance(what.message, messages.WorkerWelcome):
-                self._line(now_s, "CONNECT", what.peer, "worker", 0, "")
-        elif isinstance(what, events.BadFramesCame):
-            self._line(now_s, "RECV", what.peer, "(not a message)", 0, f"ERROR {clean(what.text)}")
+    def _in_words(self, now_s: float, way: int, peer: Peer, what: object, nbytes: int, _: str) -> list[Note]:
+        """The same, in words."""
+        if isinstance(what, messages.Message):
+            nbytes += len(messages.encode(what)[0])
+            return [(now_s, way, peer, self._message(what), nbytes, "")]
+        if isinstance(what, Spread):
+            return [(now_s, WORDS, b"", told, size, "") for told, size in _spread(what)]
+        if isinstance(what, events.BadFramesCame):
+            told = Told("RECV", "(not a message)", f"ERROR {clean(what.text)}")
+            peer = what.peer
         elif isinstance(what, events.PlanReady):
-            self._plan(now_s, what)
+            told = self._plan(what)
         elif isinstance(what, events.Solve):
-            self._line(now_s, "PLAN", b"", "Solve", 0, f"session {what.session} {self._program(what.program)}")
+            told = Told("PLAN", "Solve", f"session {what.session} {self._name(what.program)}")
         elif isinstance(what, events.PlanSolved):
-            self._solved(now_s, what)
+            found = ", ".join(f"{show_axes(each.axes)} {each.time_us:,.0f} us" for each in what.plans)
+            says = what.error or f"predicted: {found}; {what.current_us:,.0f} us for the plan that runs"
+            text = f"session {what.session} {self._name(what.program)} {says}"
+            below = tuple(clean(line, 200) for each in what.plans[:1] for line in each.text.splitlines())
+            told = Told("PLAN", "Solved", clean(text, 1000), below)
         elif isinstance(what, events.Decided):
-            text = f"session {what.session} {self._program(what.program)} {what.text}"
-            self._line(now_s, "PLAN", b"", "Decided", 0, clean(text))
+            told = Told("PLAN", "Decided", clean(f"session {what.session} {self._name(what.program)} {what.text}"))
         elif isinstance(what, events.Noted):
-            self._line(now_s, "SESSION", b"", "named", 0, clean(f"session {what.session} {what.text}"))
-        elif isinstance(what, events.PeerLost | events.Disconnect):
-            text = f"session {self._sessions[what.peer]}" if what.peer in self._sessions else ""
-            if isinstance(what, events.PeerLost) and what.peer in self._workers:
-                text = f"ERROR the connection of {self._names[what.peer]} is lost"
-            how = "lost" if isinstance(what, events.PeerLost) else "closed"
-            self._line(now_s, "DISCONNECT", what.peer, how, 0, text)
-            self._names.pop(what.peer, None)
-            self._sessions.pop(what.peer, None)
-            self._workers.discard(what.peer)
+            told = Told("SESSION", "named", clean(f"session {what.session} {what.text}"))
+        else:
+            raise AssertionError(what)
+        return [(now_s, WORDS, peer, told, 0, "")]
 
-    def _message(
-        self, now_s: float, way: str, peer: Peer, message: messages.Message, payload: Buffer | None,
-        made: Sequence[AnyTensor | None],
-    ) -> None:  # fmt: skip
-        program = message.program if isinstance(message, messages.Define) else None
-        places: Sequence[Place] = ()
-        name = program_hash(program) if program is not None else b""
-        new = program is not None and name not in self._facts
-        if program is not None and new:
-            if len(self._facts) >= SEEN:
-                self._facts.clear()
-            places = message.places if isinstance(message, messages.Define) else ()
-            self._facts[name] = facts_of(program, name, places)
-        nbytes = sum(len(frame) for frame in messages.encode(message, payload))
-        upload = (way == "RECV") != (peer in self._workers)
-        details = self._details(message, name, upload)
-        session = getattr(message, "session", 0) or self._sessions.get(peer, 0)
-        if isinstance(message, messages.Welcome):
-            details = f"session {message.session}"
-        elif session:
-            details = f"session {session} {details}".rstrip()
-        if _failed(message):
-            details = f"ERROR {details}"
-        alone = [t for t in made if isinstance(t, Tensor) and len(t.parts) == 1]
-        if alone and isinstance(message, messages.Call):
-            details += f", as {' '.join(repr(t.spec) for t in alone[:SPECS])}" + (" ..." if len(alone) > SPECS else "")
-        way = f"WORKER_{way}" if peer in self._workers else way
-        self._line(now_s, way, peer, type(message).__name__, nbytes, clean(details, 1500))
-        if program is not None and new:
-            self._lines += [f"    | {clean(line, 1000)}\n" for line in program_text(program, places)]
-        if made:
-            self._shards(now_s, peer, message, made)
+    def _message(self, m: messages.Message) -> Told:
+        """What is said of a long message."""
+        what = type(m).__name__
+        if isinstance(m, messages.Define):
+            return self._define(m)
+        if isinstance(m, messages.Spans):
+            says = f"trace {m.request}: {m.error or f'{len(m.spans)} spans'}" + (f" of {m.who}" if m.who else "")
+        elif isinstance(m, messages.UsePlan):
+            says = f"body {m.body[:8]}: {len(m.choices)} choices for {len(m.ways)} instructions on {show_axes(m.axes)}"
+        else:
+            says = f"request {getattr(m, 'request', 0)}"
+        return Told("", what, says)
 
-    def _shards(self, now_s: float, peer: Peer, message: messages.Message, made: Sequence[AnyTensor | None]) -> None:
-        """Who holds what a call or an upload makes on several workers; told once, with the first of them."""
-        first = message.outputs if isinstance(message, messages.Call) else getattr(message, "key", 0)
-        session = getattr(message, "session", 0)
-        alike: dict[Layout, list[tuple[int, Tensor]]] = {}
-        for i, each in enumerate(made):
-            tensor = each.becomes if isinstance(each, Upload) else each
-            if isinstance(tensor, Tensor) and len(tensor.parts) > 1:
-                if self._names.get(peer) == f"worker {next(iter(tensor.parts))}":
-                    alike.setdefault(tensor.layout, []).append((first + i, tensor))
-        for at, found in alike.items():
-            specs = " ".join(repr(t.spec) for _, t in found[:HELD]) + (" ..." if len(found) > HELD else "")
-            text = (
-                f"session {session} holds {show_ids(i for i, _ in found)}, as {specs}, layout {at!r} on {at.mesh!r}: "
-            )
-            text += "workers " + " ".join(f"{n}" for n in found[0][1].parts)
-            self._line(now_s, "SHARD", b"", "tensors", sum(t.nbytes for _, t in found), clean(text, 1000))
+    def _define(self, m: messages.Define) -> Told:
+        """A program; what passes for the first time is written out below the line."""
+        name = program_hash(m.program)
+        facts: Facts | None = None
+        below: tuple[str, ...] = ()
+        if name not in self._names:
+            if len(self._names) >= SEEN:
+                self._names.clear()
+            facts = facts_of(m.program, name, m.places)
+            self._names[name] = facts.name
+            below = tuple(clean(line, 1000) for line in program_text(m.program, m.places))
+        says = self._name(name) + (" timed" if m.timed else "")
+        says += {1: " compile", -1: " never compile"}.get(m.compile, "")
+        return Told("", "Define", says, below, facts, name)
 
-    def _plan(self, now_s: float, made: events.PlanReady) -> None:
+    def _plan(self, made: events.PlanReady) -> Told:
         planned = made.planned
         if planned is None:
-            text = "" if made.failure is None else f"{made.failure.kind}: {made.failure.text}"
-            self._line(now_s, "PLAN", b"", "plan", 0, clean(f"ERROR {self._program(made.program)} {text}"))
-            return
+            why = "" if made.failure is None else f"{made.failure.kind}: {made.failure.text}"
+            return Told("PLAN", "plan", clean(f"ERROR {self._name(made.program)} {why}"))
         who = " ".join(f"{n}:{planned.locals[n].program.hash().hex()[:8]}" for n in planned.workers)
         layouts = " ".join(map(repr, planned.outputs))
-        text = f"{self._program(made.program)} workers {who} results {layouts}"
-        self._line(now_s, "PLAN", b"", "plan", 0, clean(text, 1000))
-        self._lines += [f"    | {clean(note, 1000)}\n" for note in (*collectives(planned), *planned.notes)]
+        text = f"{self._name(made.program)} workers {who} results {layouts}"
+        notes = (*collectives(planned), *planned.notes)
+        return Told("PLAN", "plan", clean(text, 1000), tuple(clean(note, 1000) for note in notes))
 
-    def _solved(self, now_s: float, made: events.PlanSolved) -> None:
-        axes = " ".join(f"{axis}={n}" for axis, n in made.axes)
-        says = made.error or f"{axes}: {made.time_us:,.0f} us predicted, {made.current_us:,.0f} for the plan that runs"
-        text = f"session {made.session} {self._program(made.program)} {says}"
-        self._line(now_s, "PLAN", b"", "Solved", 0, clean(text, 1000))
-        self._lines += [f"    | {clean(line, 200)}\n" for line in made.text.splitlines()]
+    def _name(self, program: bytes) -> str:
+        return self._names.get(program) or f"{program.hex()[:8]} (?)"
 
-    def _line(self, now_s: float, way: str, peer: Peer, what: str, nbytes: int, details: str) -> None:
-        self._number += 1
-        who = self._names.get(peer) or (f"peer {peer.hex()[:16]}" if peer else "dispatcher")
-        second = int(now_s)
-        if second != self._second:
-            self._second, self._clock_text = second, time.strftime("%H:%M:%S", time.localtime(second))
-        clock = f"{self._clock_text}.{int(now_s % 1 * 1e6):06d}"
-        line = (
-            f"{clock}  {now_s - self._start_s:+.6f}  {self._number:6d}  {way:<12}  {who:<18}  {what:<12}  "
-            f"{nbytes / 1000:8.1f}  {details}"
+
+def show_axes(axes: Sequence[tuple[str, int]]) -> str:
+    return " ".join(f"{axis}={n}" for axis, n in axes)
+
+
+def _packed(notes: list[Note]) -> bytes:
+    if not notes:
+        return b""
+    try:
+        return _pack(notes)
+    except Exception:  # one of them was made by a client and cannot be encoded
+        return _pack([*map(_packable, notes)])
+
+
+def _packable(note: Note) -> Note:
+    try:
+        _pack(note)
+        return note
+    except Exception as e:
+        return _unreadable(note, e)
+
+
+def _unreadable(note: Note, why: Exception) -> Note:
+    now_s, way, peer, what, nbytes, _ = note
+    says = clean(f"ERROR not readable: {type(why).__name__}: {why}")
+    return now_s, way, peer, Told("" if way != WORDS else "PLAN", type(what).__name__, says), nbytes, ""
+
+
+def _spread(made: Spread) -> list[tuple[Told, int]]:
+    """Which workers hold what: a line for each layout, with its size."""
+    alike: dict[Layout, list[tuple[int, Tensor]]] = {}
+    for i, tensor in made.tensors:
+        alike.setdefault(tensor.layout, []).append((i, tensor))
+    lines = []
+    for at, found in alike.items():
+        specs = " ".join(repr(t.spec) for _, t in found[:HELD]) + (" ..." if len(found) > HELD else "")
+        text = (
+            f"session {made.session} holds {show_ids(i for i, _ in found)}, as {specs}, layout {at!r} on {at.mesh!r}: "
         )
-        self._lines.append(line.rstrip() + "\n")
-
-    def _program(self, name: bytes) -> str:
-        found = self._facts.get(name)
-        return f"{name.hex()[:8]} (?)" if found is None else found.name
-
-    def _call(self, m: messages.Call) -> str:
-        known = self._facts.get(m.program)
-        inputs, frees = _unpacked(m.inputs), _unpacked(m.frees)
-        text = f"#{m.seq} {self._program(m.program)} in {show_ids(inputs) or 'none'}"
-        if known is None:
-            text += f", makes {m.outputs}..."
-        elif known.outputs:
-            text += f", makes {show_ids(range(m.outputs, m.outputs + known.outputs))}"
-            replaced = [(inputs[i], m.outputs + o) for o, i in known.updates if i < len(inputs)]
-            if replaced:
-                text += ", replaces " + " ".join(f"{a}->{b}" for a, b in replaced[:IDS])
-                text += " ..." if len(replaced) > IDS else ""
-        gone = [*frees, *(inputs[i] for i in (known.donate if known else ()) if i < len(inputs))]
-        if gone:
-            text += f", frees {show_ids(gone)}"
-        if m.scalars:
-            text += f", {len(m.scalars)} scalars"
-        if m.refused is not None:
-            text += f", refused because of #{m.root or m.seq}: {self._why(m.refused)}"
-        return text + ", beside others" * m.beside
-
-    def _why(self, failure: messages.Failure) -> str:
-        text = f"{failure.kind}: {failure.text}"
-        if failure.program and failure.instruction >= 0:
-            text += f" (instruction {failure.instruction} of {self._program(failure.program)})"
-        return text
-
-    def _details(self, m: messages.Message, name: bytes, upload: bool) -> str:
-        match m:
-            case messages.Call():
-                text = self._call(m)
-            case messages.Define():
-                text = self._program(name) + (" timed" if m.timed else "")
-                text += {1: " compile", -1: " never compile"}.get(m.compile, "")
-            case messages.Need() | messages.Forget() | messages.Prepare() | messages.Prepared():
-                text = self._program(m.program)
-            case messages.Chunk():
-                text = f"upload of tensor {m.key}" if upload else f"answer to request {m.key}"
-                text += f": {m.offset / 1000:.1f} of {m.total / 1000:.1f} KB"
-                if m.dtype:
-                    text += f", {m.dtype}{list(m.shape)}"
-                if m.slot >= 0:
-                    text += f", in slot {m.slot}"
-                if m.part or m.layout:
-                    text += f", part {m.part}" if m.part else f", as {m.layout}"
-            case messages.Share():
-                text = f"ring {m.ring}: file {m.fd} of process {m.pid}"
-            case messages.Shared():
-                text = f"ring {m.ring}: {'yes' if m.ok else 'no'}"
-            case messages.ChunkAck():
-                text = f"upload of tensor {m.key}" if m.upload else f"answer to request {m.key}"
-            case messages.Fetch():
-                text = f"request {m.request}: tensor {m.id}" + (f", {len(m.slots)} slots lent" if m.slots else "")
-                text += ", its layout" if m.layout else ""
-            case messages.Free():
-                text = f"frees {show_ids(_unpacked(m.ids))}"
-            case messages.Spill():
-                text = f"moves {show_ids(_unpacked(m.ids))} out of its device"
-            case messages.Spilled():
-                kept = f", but {show_ids(_unpacked(m.kept))} stayed: {m.why or 'in use'}" if m.kept else ""
-                text = f"{show_ids(_unpacked(m.ids))} moved out{kept}"
-            case messages.Return():
-                text = f"moves {show_ids(_unpacked(m.ids))} back"
-            case messages.Returned():
-                text = f"{show_ids(_unpacked(m.ids))} moved back"
-            case messages.Rename():
-                ids = _unpacked(m.ids)
-                text = f"{show_ids(ids)} are now what was made as {show_ids(range(m.first, m.first + len(ids)))}"
-            case messages.Copy():
-                ids = _unpacked(m.ids)
-                made = show_ids(range(m.first, m.first + len(ids)))
-                text = f"copy {m.request}: {show_ids(ids) or 'none'} of session {m.source}, as {made or 'none'}"
-            case messages.Copied():
-                text = f"copy {m.request}" + (f": {self._why(m.error)}" if m.error is not None else "")
-            case messages.Keep():
-                text = f"request {m.request}: {m.name!r} has {show_ids(_unpacked(m.ids)) or 'no tensors'}"
-                if m.published:
-                    text += f", published for {' '.join(m.readers) or 'all'}"
-            case messages.Take():
-                text = f"request {m.request}: {m.owner + '/' if m.owner else ''}{m.name!r} as {m.first}..."
-            case messages.Drop():
-                text = f"request {m.request}: {m.name!r}" if m.name else f"request {m.request}: everything"
-            case messages.Kept():
-                text = f"request {m.request}: {' '.join(repr(t.name) for t in m.things)}"
-                if m.error is not None:
-                    text = f"request {m.request}: {self._why(m.error)}"
-            case messages.FetchFailed():
-                text = f"request {m.request}: {self._why(m.error)}"
-            case messages.CallDone():
-                text = f"#{m.seq} {m.run_us} us"
-            case messages.CallFailed():
-                text = f"#{m.seq} because of #{m.root}: {self._why(m.error)}"
-            case messages.Refused() | messages.Rejected():
-                text = m.text
-            case messages.SetMesh():
-                axes = " ".join(f"{axis}={n}" for axis, n in m.axes)
-                text = f"request {m.request}: {m.name or 'its own'} {axes}" + (f" of {m.members}" if m.members else "")
-            case messages.UsePlan():
-                axes = " ".join(f"{axis}={n}" for axis, n in m.axes)
-                text = f"body {m.body[:8]}: {len(m.choices)} choices for {len(m.ways)} instructions on {axes}"
-            case messages.MeshSet():
-                text = f"request {m.request}: {m.error or f'workers {m.workers}'}"
-            case messages.Sharded():
-                text = f"request {m.request}: {m.layout} of {m.dtype}{list(m.shape)} on {m.workers}, parts {m.parts}"
-            case messages.Peers():
-                text = " ".join(f"{n}:{address}" for n, address in m.addresses.items())
-            case messages.Reached():
-                text = f"worker {m.worker} {m.error or 'answers'}"
-            case messages.Cancel() | messages.GetKept() | messages.GetStats() | messages.Stats():
-                text = f"request {m.request}"
-            case messages.Trace():
-                text = f"trace {m.request} " + (f"for {m.duration_us / 1e6:g} s" if m.duration_us else "is over")
-            case messages.Spans():
-                text = f"trace {m.request}: {m.error or f'{len(m.spans)} spans'}" + (f" of {m.who}" if m.who else "")
-            case messages.Hello():
-                text = f"version {m.version}" + (f", session {m.session!r}" if m.session else "")
-            case messages.WorkerHello():
-                which = "control" if m.control else "results"
-                memory = f"{m.memory / 1000:.0f} KB"
-                text = f"version {m.version}, {which}, {m.engine} {m.device} {memory} {m.host} {m.pid}"
-            case _:
-                text = ""
-        return text
-
-
-FAILURES = frozenset([messages.CallFailed, messages.FetchFailed, messages.Refused, messages.Rejected])
-
-
-def _failed(message: messages.Message) -> bool:
-    """Whether a message says that something failed."""
-    kind = type(message)
-    if kind in FAILURES:
-        return True
-    if isinstance(message, messages.Call):
-        return message.refused is not None
-    return isinstance(message, messages.MeshSet | messages.Kept | messages.Copied) and bool(message.error)
-
-
-def _unpacked(packed: bytes) -> list[int]:
-    return unpack_ids(packed) if len(packed) % 8 == 0 else []
-
-
-def show_ids(ids: Iterable[int]) -> str:
-    """A list of ids, capped; neighbours as ranges.
-
-    >>> show_ids([3, 4, 5, 9, 1, 2])
-    '3-5 9 1-2'
-    """
-    ranges: list[list[int]] = []
-    for i in ids:
-        if ranges and i == ranges[-1][1] + 1:
-            ranges[-1][1] = i
-        else:
-            ranges.append([i, i])
-    shown = " ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in ranges[:IDS])
-    return shown + (f" ... ({sum(b - a + 1 for a, b in ranges)} in all)" if len(ranges) > IDS else "")
+        text += "workers " + " ".join(f"{n}" for n in found[0][1].parts)
+        lines.append((Told("SHARD", "tensors", clean(text, 1000)), sum(t.nbytes for _, t in found)))
+    return lines
 
 
 def facts_of(program: Program, name: bytes, places: Sequence[Place]) -> Facts:
@@ -435,7 +318,8 @@ def facts_of(program: Program, name: bytes, places: Sequence[Place]) -> Facts:
     outputs = len(program.outputs)
     updates = tuple((o, i) for o, i in program.updates if 0 <= o < outputs and i >= 0)
     donate = tuple(i for i in program.donate if i >= 0)
-    return Facts(clean(f"{name.hex()[:8]} {shown}", 200), outputs, donate, updates)
+    lines = tuple((clean(str(p), 100), p.instructions) for p in places)
+    return Facts(clean(f"{name.hex()[:8]} {shown}", 200), outputs, donate, updates, lines)
 
 
 def collectives(planned: Planned) -> list[str]:
@@ -448,14 +332,6 @@ def collectives(planned: Planned) -> list[str]:
                 line = f"collective: {kind} of workers {show_ids(ins.attrs['workers'])}"
                 found[line] = found.get(line, 0) + 1
     return [f"{line}, {count} times" if count > 1 else line for line, count in found.items()]
-
-
-def clean(text: str, limit: int = 300) -> str:
-    """Text that stays on its line."""
-    if len(text) <= limit and text.isprintable():
-        return text
-    text = "".join(c if c.isprintable() else "?" for c in text[: limit + 1])
-    return text if len(text) <= limit else text[:limit] + "..."
 
 
 def program_hash(program: Program) -> bytes:

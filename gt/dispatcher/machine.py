@@ -85,9 +85,10 @@ class Machine:
             users.changed(state, event.users, event.secret)
         elif isinstance(event, events.TimePassed):
             _time_passed(state, event.now_s)
-        waiting = state.touched or state.news or state.homeless or state.memory_queue
-        if waiting or state.programs.nbytes > state.programs.limit_nbytes:
+        if state.touched or state.news or state.homeless or state.memory_queue:
             _settle(state)
+        elif state.programs.nbytes > state.programs.limit_nbytes:
+            state.forget_programs()
         while (state.copies or state.keeping or state.leaving or state.answering) and named.look(state):
             _settle(state)
         out, state.out = state.out, []
@@ -331,9 +332,9 @@ CLIENT_RULES: dict[type, ClientRule] = {
     messages.SetMesh: meshes.set_mesh,
     messages.UsePlan: meshes.use_plan,
     messages.Keep: queues.enqueue,
-    messages.Take: named.take,
-    messages.Drop: named.drop,
-    messages.GetKept: named.listed,
+    messages.Take: named.asked,
+    messages.Drop: named.asked,
+    messages.GetKept: named.asked,
     messages.Share: uploads.share_came,
     messages.Fetch: queues.fetch_came,
     messages.Cancel: queues.cancel_came,

@@ -181,7 +181,8 @@ def _make_room(state: State, session: Session, worker: Worker, lack: int) -> boo
             lack -= _spill(state, each, worker, lack)
             if lack <= 0:
                 return True
-    hope = worker.leaving > 0
+    # What is reserved for the next call of a session will be a value that may leave, or is free again.
+    hope = worker.leaving > 0 or worker.reserved > 0
     running = [(_on_device(s, worker), s) for s in others if _goes_on(state, s)]
     for nbytes, each in sorted(running, key=lambda pair: -pair[0]):
         hope = hope or nbytes > 0

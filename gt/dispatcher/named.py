@@ -4,6 +4,7 @@ Law 1: a name belongs to a user, and has one client at a time. A new one takes i
        it sends from then on changes nothing.
 Law 2: the work of a client that is gone goes on: all that had arrived before is done, in order, and then its session
        ends. The next client with the name sees what is kept after that.
+       What one client asks of what is kept, it asks in order, also if it has not waited for the answer (Ctrl-C).
 Law 3: what is kept stays while there is a client, and for the lease after the last one is gone. What a session without
        a name has published stays for OTHERS_S.
 Law 4: a client that takes over a name begins on the workers and with the meshes of the one before.
@@ -17,7 +18,7 @@ from gt.dispatcher.events import Noted
 from gt.dispatcher.limits import too_many
 from gt.dispatcher.plans import set_home
 from gt.dispatcher.session import MAX_ID, Lost, Session, Tensor
-from gt.dispatcher.shelf import Copying, Item, Shelf
+from gt.dispatcher.shelf import Copying, Item, Shelf, Waiting
 from gt.dispatcher.shelves import name_problem, specs_of
 from gt.dispatcher.state import SESSIONS, State, Worker
 from gt.transport.identity import User
@@ -128,18 +129,12 @@ def look(state: State) -> bool:
         queues.advance(state, session)
         changed = changed or not session.queue or session.queue[0] is not before
     for shelf in list(state.shelves.values()) if state.answering else ():
-        if not shelf.busy:
-            changed = changed or bool(shelf.waiting)
+        while shelf.answerable:
+            question = shelf.waiting.popleft()
+            _answer(state, question.session, question.asked)
+            changed = True
+        if not shelf.waiting:
             state.answering.discard(shelf.room.number)
-            while shelf.waiting:
-                asker, asked = shelf.waiting.popleft()
-                if type(asked) is Take:
-                    take(state, asker, asked)
-                elif type(asked) is Drop:
-                    drop(state, asker, asked)
-                else:
-                    assert type(asked) is GetKept
-                    listed(state, asker, asked)
     return changed
 
 
@@ -155,7 +150,28 @@ def time_passed(state: State) -> None:
 # --- taking ----------------------------------------------------------------------------------
 
 
-def listed(state: State, session: Session, asked: GetKept, _: Buffer | None = None) -> None:
+def asked(state: State, session: Session, asked: Take | Drop | GetKept, _: Buffer | None = None) -> None:
+    """A client asks about its shelf, or about what is published. If something that was sent before may yet change what
+    is kept, it is answered after that, and before what is sent later."""
+    shelf = session.shelf
+    if asked.published or shelf is None or not shelf.busy:
+        _answer(state, session, asked)
+    else:
+        shelf.waiting.append(Waiting(session, asked, session.kept + session.keeps))
+        state.answering.add(shelf.room.number)
+
+
+def _answer(state: State, session: Session, asked: Take | Drop | GetKept) -> None:
+    match asked:
+        case Take():
+            _take(state, session, asked)
+        case Drop():
+            _drop(state, session, asked)
+        case GetKept():
+            _list(state, session, asked)
+
+
+def _list(state: State, session: Session, asked: GetKept) -> None:
     """A client asks what there is."""
     if asked.published:
         found = [
@@ -163,21 +179,11 @@ def listed(state: State, session: Session, asked: GetKept, _: Buffer | None = No
             for shelf in state.shelves.values() for item in shelf.published.values() if _may_read(session, shelf, item)
         ]  # fmt: skip
         state.send(session.peer, Kept(asked.request, tuple(found[:LISTED])))
-    elif not _waits(state, session, asked):
+    else:
         shelf = session.shelf
         items = shelf.kept.values() if shelf is not None else ()
         rows = [Thing(i.name, "", i.form, specs_of(shelf.room, i.ids)) for i in items if shelf is not None]
         state.send(session.peer, Kept(asked.request, tuple(rows)))
-
-
-def _waits(state: State, session: Session, asked: Take | Drop | GetKept) -> bool:
-    """Whether something that was sent before may yet change what is kept; then it is answered later."""
-    shelf = session.shelf
-    if shelf is None or not shelf.busy:
-        return False
-    shelf.waiting.append((session, asked))
-    state.answering.add(shelf.room.number)
-    return True
 
 
 def _may_read(session: Session, shelf: Shelf, item: Item) -> bool:
@@ -202,10 +208,8 @@ def _find(state: State, session: Session, asked: Take) -> tuple[Shelf, Item] | N
     return None
 
 
-def take(state: State, session: Session, asked: Take, _: Buffer | None = None) -> None:
+def _take(state: State, session: Session, asked: Take) -> None:
     """A client wants what is kept or published under a name."""
-    if not asked.published and _waits(state, session, asked):
-        return
     found = _find(state, session, asked)
     failure = shelves.missing(asked) if found is None else None
     if found is not None:
@@ -258,10 +262,8 @@ def _move_in(state: State, session: Session, more: list[Worker]) -> Failure | No
     return None
 
 
-def drop(state: State, session: Session, asked: Drop, _: Buffer | None = None) -> None:
+def _drop(state: State, session: Session, asked: Drop) -> None:
     """A client wants something kept, or published, no longer."""
-    if not asked.published and _waits(state, session, asked):
-        return
     shelf = session.shelf
     items = shelf.items(asked.published) if shelf is not None else {}
     if asked.published and asked.name:  # of any session of this user

@@ -17,14 +17,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
 from gt.dispatcher.events import CheckProgram, MakePlan, PlanReady, ProgramChecked
 from gt.dispatcher.planner.plan import Planned, plan_program
-from gt.dispatcher.schedule import UNKNOWN_US, best, estimate, guess
+from gt.dispatcher.schedule import UNKNOWN_US, guess, learned
 from gt.dispatcher.session import Followed, Session, Tensor
-from gt.dispatcher.timing import Times
 from gt.errors import BY_NAME
 from gt.layout import Layout, Mesh, layout, local_shape, whole
 from gt.ops.check import Checked, check_client
@@ -79,18 +79,18 @@ class ProgramPlan:
     refused: Failure | None = None  #: there is no way to run it
     uses: int = 0  #: calls that are at the head of a queue or on workers
     nbytes: int = 0  #: what it adds to its program's in the cache
-    times: dict[int, Times] = field(default_factory=dict)  #: by tier
     alone: int = field(init=False)  #: the one worker that runs it; 0: several, or none
 
     def __post_init__(self) -> None:
         self.alone = next(iter(self.locals)) if len(self.locals) == 1 else 0
 
-    def note_time(self, tier: int, run_us: int) -> None:
-        """A call of it took so long."""
-        kept = self.times.get(tier)
-        if kept is None:
-            kept = self.times[tier] = Times()
-        kept.note(run_us)
+
+class LatestCall(NamedTuple):
+    """What a call of a program has read, and its plan: the next one that reads the same needs no look-up."""
+
+    place: tuple[object, ...]  #: of the session
+    inputs: Sequence[object]  #: records of tensors, which tensors of one spec and layout share
+    plan: ProgramPlan
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +110,7 @@ class CachedProgram:
     need_nbytes: int = 0  #: memory a call takes beside its inputs, at least, where one worker runs it
     plans: dict[PlanKey, ProgramPlan] = field(default_factory=dict)  #: all that are in use are here
     planning: dict[PlanKey, None] = field(default_factory=dict)  #: plans that were asked for
+    latest: LatestCall | None = None  #: Its plan is one of `plans`.
     cost_us: int = UNKNOWN_US  #: what a call is charged before it has run
     best_us: int = UNKNOWN_US  #: what it takes if nothing disturbs it; see schedule.py
     runs: int = 0
@@ -142,8 +143,7 @@ class CachedProgram:
     def note_run(self, run_us: int) -> None:
         """A call has run, on all its workers, and took so long."""
         self.runs = runs = self.runs + 1
-        self.cost_us = estimate(self.cost_us, run_us, runs)
-        self.best_us = best(self.best_us, run_us, runs)
+        self.cost_us, self.best_us = learned(self.cost_us, self.best_us, run_us, runs)
 
     def take_places(self, places: tuple[Place, ...]) -> None:
         """Where its instructions come from, as a client says. What cannot be true is ignored."""
@@ -471,6 +471,7 @@ class ProgramCache:
 
     def _drop_plan(self, entry: CachedProgram, key: PlanKey) -> list[bytes]:
         old = entry.plans.pop(key)
+        entry.latest = None
         gone: list[bytes] = []
         for local in _written(old):
             text = self._locals[local.hash]

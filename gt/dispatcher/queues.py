@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gt.dispatcher import calls, fetches, shelves, switches
-from gt.dispatcher.plans import CachedProgram, plan_nowhere
+from gt.dispatcher.plans import CachedProgram, LatestCall, ProgramPlan, plan_nowhere
 from gt.dispatcher.schedule import Lane
 from gt.dispatcher.session import (
     HASH_NBYTES,
@@ -52,6 +52,8 @@ from gt.transport.messages import (
     unpack_ids,
 )
 
+SMALL_NBYTES = 1 << 16  #: One item of so many bytes is never too much.
+
 # --- into the queue --------------------------------------------------------------------------
 
 
@@ -65,13 +67,17 @@ def enqueue(state: State, session: Session, item: Item, _: Buffer | None = None)
     elif type(item) is Keep:
         session.keeps += 1
     queue, nbytes = session.queue, item_nbytes(item)
-    position = _behind_maker(session, item.id) if type(item) is Fetch else len(queue)
-    queue.insert(position, item)
-    session.sizes.insert(position, nbytes)
     session.queue_nbytes += nbytes
-    if len(queue) == 1:
+    if not queue:
+        queue.append(item)
+        session.sizes.append(nbytes)
         advance(state, session)
-    check_queue(state, session)
+    else:
+        position = _behind_maker(session, item.id) if type(item) is Fetch else len(queue)
+        queue.insert(position, item)
+        session.sizes.insert(position, nbytes)
+    if len(queue) > 1 or nbytes > SMALL_NBYTES:
+        check_queue(state, session)
 
 
 def _behind_maker(session: Session, id: int) -> int:
@@ -90,10 +96,9 @@ def _behind_maker(session: Session, id: int) -> int:
 def item_nbytes(item: Item) -> int:
     """A measure of what a queued message keeps in memory."""
     if type(item) is Call:
-        nbytes = 200 + len(item.inputs) + len(item.frees) + 16 * len(item.scalars)
+        nbytes = 200 + len(item.inputs) + len(item.frees)
         for s in item.scalars:
-            if type(s) is bytes:
-                nbytes += len(s)
+            nbytes += 16 + len(s) if type(s) is bytes else 16
         return nbytes
     if type(item) is Fetch:
         return 100
@@ -108,13 +113,17 @@ def item_nbytes(item: Item) -> int:
 def unqueue(session: Session, position: int = 0) -> None:
     """Take an item out of the queue: its head, or a cancelled fetch further back."""
     queue, sizes = session.queue, session.sizes
-    item = queue[position]
-    session.queue_nbytes -= sizes[position]
-    del queue[position], sizes[position]
+    item, nbytes = queue[position], sizes[position]
+    if position:
+        del queue[position], sizes[position]
+    else:
+        queue.popleft(), sizes.popleft()
+    session.queue_nbytes -= nbytes
     if type(item) is Call:
         session.queued_calls -= 1
     elif type(item) is Keep:
         session.keeps -= 1
+        session.kept += 1
 
 
 def clear(state: State, session: Session) -> None:
@@ -218,9 +227,11 @@ def _drain_beside(state: State, lane: Lane) -> None:
 
 def _go_on(state: State, session: Session) -> None:
     """The head of the queue was sent."""
-    session.head = None
-    unqueue(session)
-    if session.queue:
+    queue, session.head = session.queue, None
+    session.queue_nbytes -= session.sizes.popleft()
+    if type(queue.popleft()) is Call:  # not a move of the dispatcher's own
+        session.queued_calls -= 1
+    if queue:
         advance(state, session)
     if session.head is None and session.ring is not None:
         session.ring.leave(session, state.now_s)
@@ -236,7 +247,7 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
     entry = state.programs.get(call.program)
     if entry is not None and session.number not in entry.owners:
         entry = None  # one that another session sent is asked for like one that nobody has
-    if entry is None or not entry.finished:
+    if entry is None or (entry.checked is None and not entry.error):
         if entry is None and len(call.program) != HASH_NBYTES:
             text = f"a program is named by {HASH_NBYTES} bytes, got {len(call.program)}"
             state.reject(session, f"call {call.seq}: {text}")
@@ -255,20 +266,31 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         state.reject(session, f"call {call.seq}: a list of ids must be a multiple of 8 bytes long")
         return True
     found = list(map(session.tensors.get, inputs))
-    problem = _problem(session, call, entry, inputs, found, frees)
+    latest = entry.latest
+    if latest is not None and latest.inputs == found and latest.place == session.place:
+        plan: ProgramPlan | None = latest.plan
+        problem = ""
+    else:
+        plan = None
+        problem = _problem_of_inputs(entry, inputs, found)
+    problem = problem or _problem(session, call, entry, inputs, frees)
     if problem:
         state.reject(session, f"call {call.seq}: {problem}")
         return True
 
     tensors: list[AnyTensor] = found  # type: ignore[assignment]  # none is missing: that would have been a problem
-    layouts = [t.layout for t in tensors]
     refused, root = session.broken, 0
+    layouts = [t.layout for t in tensors] if plan is None else []
     if None in layouts:
         if any(type(t) is Upload for t in tensors):
             return False
         lost = lost_of(tensors)
         assert lost is not None
         refused, root = lost.failure, lost.root
+    elif refused is not None:  # one loss is one error, until the client has heard of it
+        if session.broken_root <= call.acked:
+            session.broken_root = call.seq
+        root = session.broken_root
     if frees and session.uploads and _uploading(session, frees):
         return False
     count = len(session.tensors) + len(entry.outputs)
@@ -297,14 +319,15 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         return True
     if session.switch is not None and not switches.may_run(state, session, entry, call.acked, inputs):
         return False
-    plan = entry.plans.get((*session.place, *layouts))
     if plan is None or refused is not None:
         # What is lost has no layout; the call will be refused, and any will do.
-        known = [at or session.home for at in layouts]
+        known = [t.layout or session.home for t in tensors]
         plan = calls.plan_for(state, session, entry, known, refused is not None)
         if plan is None:
             state.programs.wait(session, call.program)
             return False
+        if refused is None:
+            entry.latest = LatestCall(session.place, found, plan)
     entry.users.add(session.number)
     _await_turn(state, session, ReadyCall(call, plan, inputs, frees, refused or plan.refused, root))
     return False
@@ -319,10 +342,9 @@ def _await_turn(state: State, session: Session, ready: ReadyCall) -> None:
     """The head of the queue is ready, and waits for its turn."""
     session.head = ready
     ready.plan.uses += 1
-    for worker in session.workers.values():
-        worker.lane.enlist(session, state.now_s)
-        state.touched[worker.number] = worker
-        break  # in the ring of the first
+    worker = next(iter(session.workers.values()))
+    worker.lane.enlist(session, state.now_s)  # in the ring of the first
+    state.touched[worker.number] = worker
 
 
 def _await_program(state: State, session: Session, program: bytes, known: bool) -> None:
@@ -333,21 +355,23 @@ def _await_program(state: State, session: Session, program: bytes, known: bool) 
         state.send(session.peer, Need(program))
 
 
-def _problem(
-    session: Session, call: Call, entry: CachedProgram, inputs: list[int], found: list[AnyTensor | None],
-    frees: list[int],
-) -> str:  # fmt: skip
-    """What is wrong with a call; empty if nothing is."""
+def _problem_of_inputs(entry: CachedProgram, inputs: list[int], found: list[AnyTensor | None]) -> str:
+    """Why a program cannot take these inputs; empty if it can."""
     if len(inputs) != len(entry.inputs):
         return f"got {len(inputs)} inputs; the program takes {len(entry.inputs)}"
     if None in found:
         return f"tensor {inputs[found.index(None)]} does not exist"
-    if session.coming and not session.coming.isdisjoint(inputs):
-        return f"tensor {min(session.coming.intersection(inputs))} does not exist"
     specs = [t.spec for t in found]  # type: ignore[union-attr]  # none is missing
     if specs != entry.inputs:  # specs are interned: this compares identities
         i, have, want = next(each for each in zip(inputs, specs, entry.inputs, strict=True) if each[1] is not each[2])
         return f"tensor {i} is {have!r}; the program takes {want!r}"
+    return ""
+
+
+def _problem(session: Session, call: Call, entry: CachedProgram, inputs: list[int], frees: list[int]) -> str:
+    """What else is wrong with a call; empty if nothing is."""
+    if session.coming and not session.coming.isdisjoint(inputs):
+        return f"tensor {min(session.coming.intersection(inputs))} does not exist"
     if call.scalars or entry.scalar_types:
         if tuple(map(type, call.scalars)) != entry.scalar_types:
             kinds = ", ".join(t.__name__ for t in entry.scalar_types) or "none"
@@ -375,9 +399,10 @@ def _free_problem(session: Session, ids: list[int], inputs: Sequence[int] = ()) 
     named = set(ids)
     if len(named) != len(ids):
         return "a tensor is freed twice"
-    for i in ids:
-        if i not in session.tensors or i in session.coming:
-            return f"tensor {i} does not exist"
+    if session.coming or not named <= session.tensors.keys():
+        for i in ids:
+            if i not in session.tensors or i in session.coming:
+                return f"tensor {i} does not exist"
     return "" if named.isdisjoint(inputs) else "it frees one of its inputs"
 
 

@@ -36,13 +36,18 @@ class LoopRecorder:
         start_ns = now_ns()
         out = handle(event)
         recording = self.recording
-        if recording is not None and type(event) is not events.TimePassed:
-            end_ns = now_ns()
-            name = type(event.message if type(event) is events.MessageCame else event).__name__
-            calls = {(m.session, m.seq) for a in out if type(a) is events.Send and type(m := a.message) is Call}
-            recording.add("loop", name, start_ns, end_ns, *min(calls, default=(0, 0)))
-            for session, seq in sorted(calls)[1:]:
-                recording.add("loop", "Call", end_ns, end_ns, session, seq)
+        if recording is None or type(event) is events.TimePassed:
+            return out
+        end_ns = now_ns()
+        name = type(event.message if type(event) is events.MessageCame else event).__name__
+        calls: list[tuple[int, int]] = []  # that were sent, each once: most often one or none
+        for action in out:
+            if type(action) is events.Send and type(call := action.message) is Call:
+                if (call.session, call.seq) not in calls:
+                    calls.append((call.session, call.seq))
+        recording.add("loop", name, start_ns, end_ns, *(calls[0] if calls else ()))
+        for session, seq in calls[1:]:
+            recording.add("loop", "Call", end_ns, end_ns, session, seq)
         return out
 
     def work_off(self, job: Job, work_off: Callable[[Job], Done]) -> Done:

@@ -21,7 +21,8 @@ that needs others too, and finds no room on some, leaves the ring and claims roo
 claimed before it goes first there, and a call of the lane's own ring while the worker has none. Claims are made on all
 lanes at once and served in the order they were made, so the oldest is first on each of its lanes, and calls under way
 come to an end: it never waits for one that waits for it.
-Between two calls from other rings, a lane's own ring may use as much time as they do.
+After a call from another ring, a lane's own ring may use as much time as is fair: what that took, for each of its
+sessions, by as many sessions of other rings as wait here.
 
 What a session may use beside long calls is its allowance. It grows with the time that passes, by the session's share of
 the worker, up to BURST_US; the run time of a call beside is taken off. So a session that asks for little never waits,
@@ -31,7 +32,7 @@ and one that asks for more gets no more than its share this way. Such calls have
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Lane:
         if first.deficit_us > 0:
             return first
         if all(s.deficit_us <= 0 for s in ring):
-            quanta = self._quanta()
+            quanta = quanta_of(self.ring)
             rounds = min(-s.deficit_us // quantum_us + 1 for s, quantum_us in zip(ring, quanta, strict=True))
             for s, quantum_us in zip(ring, quanta, strict=True):
                 s.deficit_us += rounds * quantum_us
@@ -109,23 +110,23 @@ class Lane:
             ring.rotate(-1)
         return ring[0]
 
-    def _quanta(self) -> list[int]:
-        """What each session in the ring is given in a round."""
-        users = Counter(s.user.key for s in self.ring if s.user is not None)
-        return [
-            QUANTUM_US if s.user is None else max(1, QUANTUM_US * s.user.share // users[s.user.key]) for s in self.ring
-        ]
-
     def take_own(self, session: Session, cost_us: int) -> bool:
         """Take credit for a call to this worker alone, of a session in its ring, if there is room."""
         # A claim waits for other workers too. With one call here there is still room for it.
-        if not self.has_room(cost_us) or (self.claims and not self.owed_us and self.calls):
+        if not self.has_room(cost_us) or (self.claims and self.owed_us <= 0 and self.calls):
             return False
         session.deficit_us -= cost_us
-        self._add(cost_us)
-        if self.owed_us:
-            self.owed_us = max(0, self.owed_us - cost_us)
+        self.calls += 1
+        self.ahead_us += cost_us
+        if cost_us > SHORT_US:
+            self.long += 1
+        if self.owed_us > 0 or self.claims:
+            self._use(cost_us)
         return True
+
+    def _use(self, cost_us: int) -> None:
+        """The ring has used this of what it is owed. It goes into debt by one call at most."""
+        self.owed_us = max(self.owed_us - cost_us, -cost_us)
 
     def allows(self, session: Session, cost_us: int, now_s: float) -> bool:
         """Whether a call of that cost, of a session in the ring, may be sent beside the long ones."""
@@ -144,7 +145,7 @@ class Lane:
 
     def _share(self, session: Session) -> float:
         """The part of the worker that is a session's own, among those in the ring."""
-        quanta = self._quanta()
+        quanta = quanta_of(self.ring)
         return quanta[self.ring.index(session)] / sum(quanta)
 
     def admits(self, session: Session, cost_us: int) -> bool:
@@ -154,12 +155,19 @@ class Lane:
         return self._has(session) or not (self.ring and self.owed_us > 0)
 
     def take(self, session: Session, cost_us: int) -> None:
-        """Take credit for such a call. If it came from another ring, this one may now use as much."""
+        """Take credit for such a call. If it came from another ring, this one may now use its part."""
         self._add(cost_us)
         if self._has(session):
-            self.owed_us = max(0, self.owed_us - cost_us)
+            if self.owed_us > 0 or self.claims:
+                self._use(cost_us)
+        elif self.ring:
+            own, others = [*self.ring], [session]
+            for each in self.claims:
+                (own if self._has(each) else others).append(each)
+            quanta = quanta_of([*own, *others])
+            self.owed_us += cost_us * sum(quanta[: len(own)]) // sum(quanta[len(own) :])
         else:
-            self.owed_us = cost_us if self.ring else 0
+            self.owed_us = 0
 
     def _has(self, session: Session) -> bool:
         """Whether the session waits for its turns in this ring."""
@@ -180,6 +188,12 @@ class Lane:
             self.ahead_us -= cost_us
             if cost_us > SHORT_US:
                 self.long -= 1
+
+
+def quanta_of(sessions: Collection[Session]) -> list[int]:
+    """What each of these sessions is given in a round."""
+    users = Counter(s.user.key for s in sessions if s.user is not None)
+    return [QUANTUM_US if s.user is None else max(1, QUANTUM_US * s.user.share // users[s.user.key]) for s in sessions]
 
 
 def settle(session: Session, cost_us: int, run_us: int, beside: bool) -> None:
@@ -212,20 +226,18 @@ def unclaim(session: Session) -> tuple[Lane, ...]:
     return lanes
 
 
-def estimate(before_us: int, run_us: int, runs: int) -> int:
-    """What a program is thought to take, after it took `run_us` in its `runs`-th run."""
+def learned(cost_us: int, best_us: int, run_us: int, runs: int) -> tuple[int, int]:
+    """What a program is thought to take, and what it takes when nothing disturbs it, after it took `run_us` in its
+    `runs`-th run. The second decides whether it is short: during one run the machine may have been busy."""
     # The first run pays for code generation and first allocations; the second tells more.
-    return (run_us if runs <= 2 else before_us + (run_us - before_us) // 8) or 1
-
-
-def best(before_us: int, run_us: int, runs: int) -> int:
-    """What a program takes when nothing disturbs it, after it took `run_us` in its `runs`-th run. This decides whether
-    it is short: during one run the machine may have been busy with something else."""
     if runs > 2:
-        before_us += before_us // 8 + 1
-    elif runs == 2:
-        before_us = run_us
-    return (run_us if run_us < before_us else before_us) or 1
+        cost_us += (run_us - cost_us) // 8
+        best_us += best_us // 8 + 1
+        if run_us < best_us:
+            best_us = run_us
+    else:
+        cost_us, best_us = run_us, run_us if runs == 2 or run_us < best_us else best_us
+    return cost_us or 1, best_us or 1
 
 
 def guess(sizes: Iterable[int]) -> int:

@@ -73,10 +73,10 @@ class Server:
         #: Called about every TICK_S and when a worker joins; may call `stop`. What it raises ends `run`.
         self.on_tick: Callable[[], None] | None = None
         self.workers: dict[events.Peer, int] = {}  #: Connections of workers that joined: which worker it is.
-        #: Called when there is nothing to do, and at the end: the log is written then.
-        self.when_idle: Callable[[], None] | None = None
+        #: Called every TICK_S and at the end: what was logged is handed on.
+        self.flush_log: Callable[[], None] | None = None
         self._handle, self._busy = machine.handle, machine.busy
-        self._observers = observers or []
+        self._observers = tuple(observers or ())
         self._recorder = LoopRecorder()  #: of a trace
         self._awake = awake or Awake(0)
         self._at_work = 0  #: Jobs of the background thread.
@@ -122,7 +122,7 @@ class Server:
             self._jobs.put(None)
             if self._solving is not None:
                 self._solving.close()
-            self._rest()
+            self._flush_log()
             for peer in self.workers:
                 self.router.send(peer, messages.encode(messages.Goodbye()))
             self.router.close()
@@ -175,10 +175,9 @@ class Server:
                     router.disconnect(peer)
                     self._feed_lost(peer)
                 self._flush()
+                self._flush_log()
                 if self.on_tick is not None:
                     self.on_tick()
-            if got is None and self.when_idle is not None:
-                self._rest()
             if got is None and not self._stopping:
                 news = self._wait(tick_at - now)
             if self._woken:
@@ -217,20 +216,20 @@ class Server:
             self._act(action)
 
     def _observe(self, what: events.Event | events.Effect) -> None:
-        for observe in list(self._observers):
+        for observe in self._observers:
             try:
                 observe(what)
             except Exception as e:  # a full disk, say: the log ends, the server does not
-                self._observers.remove(observe)
+                self._observers = tuple(each for each in self._observers if each is not observe)
                 _say(f"gt: logging stopped: {type(e).__name__}: {e}")
 
-    def _rest(self) -> None:
-        if self.when_idle is None:
+    def _flush_log(self) -> None:
+        if self.flush_log is None:
             return
         try:
-            self.when_idle()
+            self.flush_log()
         except Exception as e:  # as in _observe
-            self.when_idle = None
+            self.flush_log = None
             _say(f"gt: logging stopped: {type(e).__name__}: {e}")
 
     def _feed_lost(self, peer: events.Peer) -> None:

@@ -291,9 +291,11 @@ class Session:
     copies: int = 0  #: and how many tensors they copied
     switched: int = 0  #: how many calls it had had when its plan last changed; 0: that never happened
     tuned: dict[str, Tuned] = field(default_factory=dict)  #: by body; only where `split` is set
+    ended_s: float = 0.0  #: when its last call succeeded; only where `split` is set
     pins: set[int] = field(default_factory=set)  #: tensors whose layout the client chose; only membership is asked
     followed: Mapping[str, Followed] = field(default_factory=dict)  #: by body, the latest last; never changed in place
-    broken: Failure | None = None  #: why calls and uploads fail until a new mesh is set
+    broken: Failure | None = None  #: why calls and uploads fail until a new mesh is set,
+    broken_root: int = 0  #: and the call that is named for those that the client does not know of; 0: none failed
     #: Calls that failed with one worker of several, by another that still has them, and their number: it may yet ask
     #: for their programs.
     orphans: dict[tuple[int, int], ProgramPlan] = field(default_factory=dict)
@@ -305,10 +307,13 @@ class Session:
 
     shelf: Shelf | None = None  #: where it keeps and publishes things
     holds: Shelf | None = None  #: it has the tensors of this shelf
-    keeps: int = 0  #: what is to be kept, in `queue`
+    keeps: int = 0  #: what is to be kept, in `queue`,
+    kept: int = 0  #: and how many of these have left it
     copying: Copying | None = None  #: what the head of its queue, a Keep, waits for
     coming: set[int] = field(default_factory=set)  #: of `tensors`: copies that are not there yet; nobody may name them
     failed: int = 0  #: the last call that has failed
+    #: By call, the latest that have failed: the call to blame and why, as the client was told.
+    blamed: dict[int, tuple[int, Failure]] = field(default_factory=dict)
     moved: dict[int, Moved] = field(default_factory=dict)  #: by worker; none of them is empty
     grant: dict[int, int] | None = None  #: by worker: bytes that are reserved for the head; None: they are not
     demand: float = 0.0  #: the part of the last time in which it had calls to run; see meshes.py

@@ -28,6 +28,15 @@ class Item:
     readers: tuple[str, ...] = ()  #: of what is published: users who may read it; (): all
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """What a client asks of its shelf, until all that came before is done."""
+
+    session: Session
+    asked: Take | Drop | GetKept
+    behind: int  #: so many Keeps of the session come before it
+
+
 @dataclass(slots=True, eq=False)
 class Shelf:
     """What one session keeps, and what it has published."""
@@ -38,7 +47,7 @@ class Shelf:
     client: Session | None = None  #: who keeps things here now
     #: By number: sessions of clients that are gone and whose work goes on, in the order in which they went.
     leaving: dict[int, Session] = field(default_factory=dict)
-    waiting: deque[tuple[Session, Take | Drop | GetKept]] = field(default_factory=deque)  #: what waits for those
+    waiting: deque[Waiting] = field(default_factory=deque)  #: questions of its client, oldest first
     kept: dict[str, Item] = field(default_factory=dict)
     published: dict[str, Item] = field(default_factory=dict)
     until_s: float = 0.0  #: while there is no client: when its lease ends
@@ -57,18 +66,26 @@ class Shelf:
         """Whether something is under way that may change what is kept."""
         return bool(self.leaving) or (self.client is not None and self.client.keeps > 0)
 
+    @property
+    def answerable(self) -> bool:
+        """Whether all that came before the first question is done."""
+        return bool(self.waiting) and not self.leaving and self.waiting[0].session.kept >= self.waiting[0].behind
+
     def let_go(self, session: Session, now_s: float, lease_s: float) -> None:
         """This session has ended, or its client is gone."""
         self.leaving.pop(session.number, None)
-        self.waiting = deque(each for each in self.waiting if each[0] is not session)
+        self.waiting = deque(each for each in self.waiting if each.session is not session)
         if self.client is session:
             self.client = None
             self.until_s = now_s + (lease_s if self.name else OTHERS_S)
             self.workers, self.meshes = tuple(session.workers), dict(session.meshes)
 
     def turn_of(self, session: Session) -> bool:
-        """Whether this session may change what is kept: all before it have finished their work."""
-        return not self.leaving or next(iter(self.leaving.values())) is session
+        """Whether this session may keep the next thing: all sessions before it have finished their work, and what it
+        asked before is answered."""
+        if self.leaving:
+            return next(iter(self.leaving.values())) is session
+        return not self.waiting or self.waiting[0].behind > session.kept
 
 
 @dataclass(slots=True, eq=False)

@@ -12,8 +12,9 @@ promises to be faster by more than the change costs, the session is switched to 
     TRIAL      the program runs as the new plan says; if it is not faster, it is switched back, by the same way
 
 Law 1: the loop goes on in every stage but MOVING. Whatever fails, the session runs on with the layouts that it has.
-Law 2: a program is switched at most once, and back at most once; what was decided about it stays. Of a session no two
-       programs are switched within APART calls.
+Law 2: a program is switched to each plan that was found at most once, and back from it at most once; what was decided
+       in the end stays. What a search predicts of another number of workers may be wrong: so the other plans that it
+       found are tried too, if they may be faster (`Tuned.left`). Between two trials a session makes APART calls.
 Law 3: what the client placed itself stays where it is; programs that place values are left alone.
 Law 4: old and new are compared by what calls took on the same tier (timing.py).
 Law 5: programs share tensors. The one that takes the most time decides where they are; the others are planned for the
@@ -23,6 +24,7 @@ Law 5: programs share tensors. The one that takes the most time decides where th
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -30,12 +32,12 @@ from enum import Enum
 import msgspec
 
 from gt.dispatcher import calls, moves, plans
-from gt.dispatcher.events import Decided, MakePlan, PlanSolved, Solve
+from gt.dispatcher.events import Decided, FoundPlan, MakePlan, PlanSolved, Solve
 from gt.dispatcher.moves import Batch, MovesUnderWay, Want
 from gt.dispatcher.plans import CachedProgram, PlanKey, ProgramPlan, home_of, place_of, plain_layout, set_home
 from gt.dispatcher.session import Followed, SentCall, Session
 from gt.dispatcher.state import State, Worker
-from gt.dispatcher.timing import ENOUGH, call_us, compare
+from gt.dispatcher.timing import ENOUGH, Times, call_us, compare, step_us, top
 from gt.errors import ArgumentError, GTError
 from gt.layout import Layout, Mesh, fits, mesh, parse
 from gt.program import Spec
@@ -43,11 +45,13 @@ from gt.transport.messages import Buffer, Define, Prepare, Prepared
 
 PROGRAMS = 256  #: Programs of a session that are watched.
 RUNS = ENOUGH  #: Calls of a program before it is solved, beside the time that they took.
-APART = 500  #: Calls of a session from a change of its plans to the next search.
+APART = 500  #: Calls of a session from a change of its plans to the next search or trial.
 RECENT = 1000  #: A program that did not run in so many calls of its session decides nothing any more.
-GAIN = 0.95  #: A plan is switched to if it promises to take at most this part of the time.
+GAIN = 0.95  #: A plan is switched to if it promises to take at most this part of the time,
+DOUBT = 1.5  #: or this part, on another number of workers: that is predicted less well.
 WORTH_S = 60.0  #: A switch has to pay for itself within so many seconds of running,
 COPY_RATE = 0.5e9  #: if so many bytes are copied in a second.
+FOUND = "plans were found; what runs now is timed first"
 PREPARE_S = 120.0  #: The longest that workers may take to make its code; then it is begun without.
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -69,9 +73,18 @@ class Tuned:
     runs: int = 0
     last: int = 0  #: how many calls the session had had when it last ran
     sent: SentCall | None = None  #: its last call
-    decision: str = ""  #: why its plan stays as it is; "": nothing was decided
+    decision: str = ""  #: why its plan is as it is; "": nothing was decided
     text: str = ""  #: what the search said about the plan that it runs
     predicted_us: float = 0.0  #: of that plan
+    times: dict[int, Times] = field(default_factory=dict)  #: of calls since its plan last changed, by tier
+    left: list[FoundPlan] = field(default_factory=list)  #: plans that may be tried
+    found_us: int = 0  #: what a call took when they were found,
+    scale: float = 1.0  #: and that for each predicted microsecond
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether its plan stays as it is."""
+        return bool(self.decision) and not self.left
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +113,8 @@ class Switch:
     batches: list[Batch] = field(default_factory=list)
     held: list[ProgramPlan] = field(default_factory=list)  #: plans that must not be forgotten
     copied: MovesUnderWay | None = None
-    before: ProgramPlan | None = None  #: what ran before
+    before: ProgramPlan | None = None  #: what ran before,
+    times: dict[int, Times] = field(default_factory=dict)  #: and its times
     back: bool = False  #: it leads back,
     why: str = ""  #: for this reason
     predicted_us: float = 0.0
@@ -117,8 +131,8 @@ class Switch:
 
 def ran(state: State, session: Session, sent: SentCall) -> None:
     """A call of a session that may be switched has succeeded."""
-    plan = sent.plan
-    plan.note_time(sent.tier, sent.run_us)
+    plan, switch = sent.plan, session.switch
+    last_s, session.ended_s = session.ended_s or state.now_s, state.now_s
     body = plan.entry.body
     tuned = session.tuned.get(body)
     if tuned is None:
@@ -129,23 +143,34 @@ def ran(state: State, session: Session, sent: SentCall) -> None:
     tuned.runs += 1
     tuned.last = session.calls
     last, tuned.sent = tuned.sent, sent
-    switch = session.switch
+    if sent.tier not in tuned.times:
+        tuned.times[sent.tier] = Times()
+    calm = switch is None or switch.stage not in (Stage.SOLVING, Stage.PREPARING)
+    tuned.times[sent.tier].note(sent.run_us, int((state.now_s - last_s) * 1e6), calm)
     if switch is not None:
-        if switch.stage is Stage.TRIAL and switch.entry is plan.entry:
-            _judge(state, session, switch, plan)
+        if switch.stage is Stage.TRIAL and switch.entry.body == body:
+            _judge(state, session, switch, tuned, plan)
         elif switch.awaited and state.now_s - switch.since_s > PREPARE_S:
             _ready(switch)
-    elif not tuned.decision and tuned.runs >= RUNS and last is not None and len(last.inputs) == len(sent.inputs):
+    elif not tuned.is_decided and tuned.runs >= RUNS and last is not None and len(last.inputs) == len(sent.inputs):
         after_s = state.settings.plan_after_s
         if after_s > 0 and tuned.spent_us >= after_s * 1e6 and _may_solve(session, tuned):
             _solve(state, session, tuned, sent, last.inputs)
 
 
 def _may_solve(session: Session, tuned: Tuned) -> bool:
-    """Whether it is this program's turn: nothing was switched lately, and those that take more time are decided."""
+    """Whether it is this program's turn: nothing was switched lately, it was timed in calm, and those that take more
+    time are decided."""
+    if not _is_timed(tuned):
+        return False
     if session.switched and session.calls - session.switched < APART:
         return False
-    return all(each.decision for each in _leaders(session, tuned))
+    return all(each.is_decided for each in _leaders(session, tuned))
+
+
+def _is_timed(tuned: Tuned) -> bool:
+    """Whether it is known what its calls take while nothing is searched for or prepared."""
+    return not tuned.times or tuned.times[top(tuned.times)].is_calm
 
 
 def _leaders(session: Session, tuned: Tuned) -> list[Tuned]:
@@ -157,37 +182,49 @@ def _leaders(session: Session, tuned: Tuned) -> list[Tuned]:
 
 
 def _solve(state: State, session: Session, tuned: Tuned, sent: SentCall, last: Sequence[int]) -> None:
-    """Ask for the best plan of a program that has just run."""
+    """Ask for the best plan of a program that has just run, or try another one of those that were found."""
     entry, now, own = sent.plan.entry, sent.inputs, session.grid or session.meshes.get("")
     updated = {i: sent.outputs + o for o, i in entry.program.updates}
     carried, given = _made_by_others(session, tuned)
     lasting = [k for k in range(len(now)) if k in updated or now[k] == last[k] or now[k] in carried]
     kept = [k for k in range(len(now)) if k in lasting or now[k] in given]
     if own is None or entry.sets_layouts or any(not each.solved for each in session.followed.values()):
+        tuned.left.clear()
         _decide(state, session, entry, "the client says how it runs")
         return
-    layouts = _layouts(sent.plan)
+    layouts, fresh = _layouts(sent.plan), [k for k in range(len(now)) if k not in kept]
     follows = bool(_leaders(session, tuned))
     # What another program makes anew for each call has the layout in which it is made.
     pinned = [k for k in kept if follows or k not in lasting or updated.get(k, now[k]) in session.pins]
+    # Uploads are told apart by their specs alone: see `upload_layouts`.
+    pinned += [k for k in fresh if follows and session.upload_layouts.get(entry.inputs[k]) is layouts[k]]
+    alike: dict[Spec, list[int]] = {}
+    for k in fresh:
+        alike.setdefault(entry.inputs[k], []).append(k)
     pins = {k: repr(layouts[k]) for k in pinned}
     texts = tuple([repr(at) if at.mesh is own or len(own.workers) == 1 else "" for at in layouts])
     if any(not texts[k] for k in pins):
+        tuned.left.clear()
         _decide(state, session, entry, "its inputs are on several meshes")
         return
     session.switch = Switch(
         entry, Stage.SOLVING, Side(session.grid, session.followed, layouts, session.upload_layouts), state.now_s,
-        tuple([k for k in range(len(now)) if k not in kept]), before=_held(sent.plan), held=[sent.plan],
+        tuple(fresh), before=_held(sent.plan), held=[sent.plan],
     )  # fmt: skip
+    if tuned.decision:
+        if pins:  # they were found for other circumstances
+            tuned.left.clear()
+        _try(state, session, session.switch, tuned)
+        return
     said = session.meshes.get("", own)
     fixed = bool(pins) or len(said.axes) > 1  # a grid was asked for
     most = own.axes if pins else said.axes
     memory = min((w.memory for w in session.workers.values() if w.memory), default=0)
     device = next((w.device for w in session.workers.values()), "")
-    plain = sent.plan.times.get(1)  # as programs run while the hardware is measured
+    plain = tuned.times.get(1)  # as programs run while the hardware is measured
     state.out.append(Solve(
         session.number, entry.hash, entry.program, most, fixed, own.axes, texts, pins, memory, device,
-        plain.us if plain is not None else 0,
+        plain.us if plain is not None else 0, tuple([tuple(each) for each in alike.values() if len(each) > 1]),
     ))  # fmt: skip
 
 
@@ -229,35 +266,65 @@ def solved(state: State, event: PlanSolved) -> None:
     if event.error:
         _end(state, session, switch, f"no better plan was found: {event.error}")
         return
+    tuned = session.tuned.get(switch.entry.body)
     assert switch.before is not None
-    now_us = call_us(switch.before.times)
-    expected_us = now_us * event.time_us / event.current_us if event.current_us else event.time_us
-    says = f"{now_us:,} us a call; {expected_us:,.0f} expected of {event.words or 'the best plan'}"
-    alone_us = now_us * event.alone_us / event.current_us if event.current_us else event.alone_us
-    if 0 < alone_us < GAIN * min(expected_us, now_us):
-        says += f"; on one worker {alone_us:,.0f}, but other programs need its tensors where they are"
-    if expected_us > GAIN * now_us:
-        _end(state, session, switch, f"stays: {says}")
+    if tuned is None:
+        _end(state, session, switch, "stays: it has not run for a long time")
         return
-    try:
-        new = _new_side(session, switch, event)
-    except GTError as e:
-        _end(state, session, switch, f"stays: {type(e).__name__}: {e}")
-        return
-    cost_s = sum(w.spec.nbytes for w in _wants(switch, new)) / COPY_RATE
-    if (1 - expected_us / now_us) * WORTH_S < cost_s:
-        _end(state, session, switch, f"stays: {says}, but the change takes {cost_s:.1f} s")
-        return
-    switch.predicted_us, switch.text = event.time_us, event.text
-    _say(state, session, switch.entry, f"changes: {says}")
-    _prepare(state, session, switch, new)
+    now_us = tuned.found_us = call_us(tuned.times)
+    tuned.left = list(event.plans)
+    tuned.scale = now_us / event.current_us if event.current_us else 1.0
+    more = ""
+    best_us = min([each.time_us for each in event.plans], default=0.0) * tuned.scale
+    if 0 < event.alone_us * tuned.scale < GAIN * min(best_us, now_us):
+        more = (
+            f"; on one worker {event.alone_us * tuned.scale:,.0f}, but other programs need its tensors where they are"
+        )
+    if tuned.left and not _is_timed(tuned):  # it was compiled during the search, for instance
+        _end(state, session, switch, FOUND)
+    else:
+        _try(state, session, switch, tuned, more)
 
 
-def _new_side(session: Session, switch: Switch, event: PlanSolved) -> Side:
+def _try(state: State, session: Session, switch: Switch, tuned: Tuned, more: str = "") -> None:
+    """Begin the change to the next plan that may be worth it. If there is none, the plan stays as it is."""
+    assert switch.before is not None
+    now_us, why = call_us(tuned.times), tuned.decision
+    if why == FOUND:
+        tuned.scale, why = tuned.scale * now_us / max(tuned.found_us, 1), ""
+    while tuned.left:
+        plan = tuned.left.pop(0)
+        expected_us = tuned.scale * plan.time_us
+        says = f"{now_us:,} us a call; {expected_us:,.0f} expected of {plan.words or 'the best plan'}{more}"
+        if not _may_be_faster(tuned, plan, now_us, switch.before):
+            why = why or f"stays: {says}"
+            continue
+        try:
+            new = _new_side(session, switch, plan)
+        except GTError as e:
+            why = why or f"stays: {type(e).__name__}: {e}"
+            continue
+        wants = _wants(switch, new)
+        cost_s = sum(w.spec.nbytes for w in wants) / COPY_RATE
+        if expected_us < now_us and (1 - expected_us / now_us) * WORTH_S < cost_s:
+            why = why or f"stays: {says}, but the change takes {cost_s:.1f} s"
+            continue
+        switch.predicted_us, switch.text = plan.time_us, plan.text
+        _say(state, session, switch.entry, f"changes: {says}")
+        _prepare(state, session, switch, new)
+        return
+    _end(state, session, switch, why or "stays: no plan was found")
+
+
+def _may_be_faster(tuned: Tuned, plan: FoundPlan, now_us: int, now: ProgramPlan) -> bool:
+    """Whether a plan is worth a trial, beside one that takes so long."""
+    part = GAIN if math.prod(n for _, n in plan.axes) == len(now.locals) else DOUBT
+    return tuned.scale * plan.time_us <= part * now_us
+
+
+def _new_side(session: Session, switch: Switch, event: FoundPlan) -> Side:
     """What a plan says, for the workers of a session. Raises GTError if it says what cannot be."""
-    entry, n = switch.entry, 1
-    for _, size in event.axes:
-        n *= size
+    entry, n = switch.entry, math.prod(size for _, size in event.axes)
     workers = session.meshes[""].workers if "" in session.meshes else ()
     if len(event.layouts) != len(entry.inputs) or not 0 < n <= len(workers):
         raise ArgumentError("the plan is for another program or mesh")
@@ -331,7 +398,8 @@ def plans_made(state: State, session: Session) -> None:
         _end(state, session, switch, "stays: a plan for it could not be made")
     elif None not in found and switch.awaited is None:
         switch.awaited = set()
-        compiled = switch.before is not None and 3 in switch.before.times
+        tuned = session.tuned.get(entry.body)
+        compiled = tuned is not None and 3 in tuned.times
         for plan in found:
             if plan is not None:
                 _define(state, session, switch, plan, compiled and plan.entry is entry)
@@ -419,27 +487,34 @@ def _arrive(state: State, session: Session, switch: Switch) -> None:
     set_home(session)
     tuned = session.tuned.get(switch.entry.body)
     if tuned is not None:
-        tuned.text, tuned.predicted_us = switch.text, switch.predicted_us
+        # What is said of the plan before is kept: it may lead back there.
+        switch.text, tuned.text = tuned.text, switch.text
+        switch.predicted_us, tuned.predicted_us = tuned.predicted_us, switch.predicted_us
+        switch.times, tuned.times = tuned.times, switch.times
     if switch.back:
         _end(state, session, switch, switch.why)
     else:
         switch.stage, switch.since_s = Stage.TRIAL, state.now_s
 
 
-def _judge(state: State, session: Session, switch: Switch, plan: ProgramPlan) -> None:
+def _judge(state: State, session: Session, switch: Switch, tuned: Tuned, plan: ProgramPlan) -> None:
     """Compare what the new plan takes with what the old one took. Law 4."""
     assert switch.before is not None
-    found = compare(switch.before.times, plan.times, state.now_s - switch.since_s)
+    more = len(plan.locals) / len(switch.before.locals)
+    found = compare(switch.times, tuned.times, state.now_s - switch.since_s, more)
     if found is None or not found.over:
         return
     says = found.text
+    kept, times = (switch.before, switch.times) if found.is_slower else (plan, tuned.times)
+    tuned.left = [each for each in tuned.left if _may_be_faster(tuned, each, call_us(times), kept)]
     if not found.is_slower:
         _end(state, session, switch, f"changed: {says}")
         return
     _say(state, session, switch.entry, f"changes back: {says}")
     assert switch.new is not None
     back = Switch(switch.entry, Stage.PREPARING, switch.new, state.now_s, switch.fresh, before=switch.before, back=True)
-    back.held, switch.held = switch.held, []
+    back.held, back.times, switch.held = switch.held, switch.times, []
+    back.text, back.predicted_us = switch.text, switch.predicted_us
     back.why = f"stays: the plan that was found took {says}"
     session.switch = back
     _prepare(state, session, back, switch.old)
@@ -468,9 +543,10 @@ def forget(state: State, session: Session, why: str) -> None:
 
 def _decide(state: State, session: Session, entry: CachedProgram, why: str) -> None:
     tuned = session.tuned.get(entry.body)
+    if tuned is None or tuned.decision != why:
+        _say(state, session, entry, why)
     if tuned is not None:
         tuned.decision = why
-    _say(state, session, entry, why)
 
 
 def _say(state: State, session: Session, entry: CachedProgram, text: str) -> None:
@@ -484,10 +560,14 @@ def about(session: Session) -> list[dict[str, object]]:
         plan, switch = tuned.sent.plan if tuned.sent is not None else None, session.switch
         if plan is not None:
             mine = switch if switch is not None and switch.entry.body == body else None
+            is_timed = tuned.decision != FOUND  # else nothing is decided yet
+            more = f"; another plan may be tried after {APART} calls" if tuned.left and mine is None else ""
             rows.append({
                 "program": plan.entry.hash.hex(), "instructions": len(plan.entry.program.code), "runs": tuned.runs,
-                "run_us": tuned.spent_us, "measured_us": call_us(plan.times), "predicted_us": tuned.predicted_us,
-                "workers": list(plan.locals), "decision": tuned.decision, "text": tuned.text,
-                "stage": mine.stage.value if mine is not None else "", "coming": mine.text if mine is not None else "",
+                "run_us": tuned.spent_us, "measured_us": call_us(tuned.times), "step_us": step_us(tuned.times),
+                "predicted_us": tuned.predicted_us, "workers": list(plan.locals), "text": tuned.text,
+                "decision": tuned.decision + more if is_timed else "",
+                "stage": mine.stage.value if mine is not None else "" if is_timed else "timing",
+                "coming": mine.text if mine is not None and mine.stage is not Stage.TRIAL else "",
             })  # fmt: skip
     return rows

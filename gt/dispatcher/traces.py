@@ -116,14 +116,12 @@ def _programs(state: State, trace: RunningTrace) -> list[tuple[str, TracedProgra
         if entry.hash in trace.programs:
             ops = tuple(ins.op for ins in entry.program.code)
             found.append((entry.hash.hex(), TracedProgram(ops, entry.places)))
-        each = by_instruction(entry.places)
+        each = [Place(p.file, p.line, p.called, 1) for p in by_instruction(entry.places)]
         for plan in entry.plans.values():
             for local in plan.locals.values():
                 if local.hash != entry.hash and local.hash in trace.programs:
                     ops = tuple(ins.op for ins in local.program.code)
                     origins = local.origins or [-1] * len(ops)
-                    places = tuple(
-                        each[o]._replace(instructions=1) if 0 <= o < len(each) else Place("", 0, "", 1) for o in origins
-                    )
+                    places = tuple([each[o] if 0 <= o < len(each) else Place("", 0, "", 1) for o in origins])
                     found.append((local.hash.hex(), TracedProgram(ops, places)))
     return found

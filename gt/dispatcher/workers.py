@@ -95,8 +95,9 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
     state.drop_head(session)
     switches.forget(state, session, f"a worker ({worker}) is gone")
     uploads.lose_uploads(state, session, worker, held)
-    again = fetches.lose_fetches(state, session, worker, held)
-    root = _fail_calls(state, session, ran)
+    failing = _failing(session, worker.number)
+    again = fetches.lose_fetches(state, session, worker, failing, held)
+    root = _fail_calls(state, session, failing, ran)
     for number, seq in list(session.orphans):
         if number == worker.number:
             session.orphans.pop((number, seq)).uses -= 1
@@ -124,22 +125,32 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
         m = session.meshes.pop(name)
         if not name and several:
             text = f"this session's mesh ({m!r}) has lost a worker ({worker}); set a new one: gt.mesh(...)"
-            session.broken = Failure("LostError", text)
+            session.broken, session.broken_root = Failure("LostError", text), root
     if session.offer is not None:
         state.send(session.peer, Shared(0, session.offer.share.ring, False))
         session.offer = None
     set_home(session)
 
 
-def _fail_calls(state: State, session: Session, failure: Failure) -> int:
-    """Everything under way fails, and so does what other workers have computed from its results. One loss is one error:
-    the first call that fails because of it is the root of the others, and is returned."""
-    root = next((sent.seq for sent in session.sent.values() if sent.left and not _failed_anyway(sent)), 0)
-    spoilt: set[int] = set()  # results of the calls that fail here
-    for sent in session.sent.values():
-        if not sent.left and (sent.failure is not None or spoilt.isdisjoint(sent.inputs)):
-            continue
-        spoilt.update(range(sent.outputs, sent.outputs + len(sent.plan.outputs)))
+def _failing(session: Session, lost: int) -> list[int]:
+    """The calls under way that fail with a worker: those in which it has a part that is not done, and what others have
+    computed from their results."""
+    found: list[int] = []
+    spoilt: set[int] = set()  # results of these calls
+    for seq, sent in session.sent.items():
+        if (sent.left and lost in sent.plan.locals) or not (
+            spoilt.isdisjoint(sent.inputs) or (not sent.left and sent.failure is not None)
+        ):
+            found.append(seq)
+            spoilt.update(range(sent.outputs, sent.outputs + len(sent.plan.outputs)))
+    return found
+
+
+def _fail_calls(state: State, session: Session, failing: list[int], failure: Failure) -> int:
+    """One loss is one error: the first call that fails because of it is the root of the others, and is returned."""
+    calls_failing = [session.sent[seq] for seq in failing]
+    root = next((sent.seq for sent in calls_failing if sent.left and not _failed_anyway(sent)), 0)
+    for sent in calls_failing:
         state.abandon(session, sent)
         sent.left.clear()
         sent.good = True  # other workers may have done their part: its results are dropped

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gt.client.compat.fallback import torch_op
 from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import full_like, zeros_like
 from gt.client.functions.elementwise import where
 from gt.client.functions.randoms import rand, randn
+from gt.client.grad.custom import Function
 from gt.client.tensor import Tensor
 from gt.distributions.distribution import Distribution, tensors
 
@@ -27,10 +29,30 @@ def uniform(shape: tuple[int, ...], like: Tensor) -> Any:
     return rand(*shape, dtype=like.dtype).clamp(min=least)
 
 
-def gamma(alpha: Any, shape: tuple[int, ...], rounds: int = 8) -> Any:
-    """Samples of a gamma distribution with rate 1, by the method of Marsaglia and Tsang: a proposal is accepted with a
-    probability of at least 0.95, and of `rounds` proposals the first that is accepted counts."""
-    alpha = alpha.expand(shape)
+class _Gamma(Function):
+    """Samples of a gamma distribution with rate 1. Their gradient is -(dF / dalpha) / (dF / dx), where F is the cdf."""
+
+    @staticmethod
+    def forward(ctx: Any, alpha: Any) -> Any:
+        x = _standard_gamma(alpha)
+        ctx.save_for_backward(alpha, x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * torch_op("_standard_gamma_grad", *ctx.saved_tensors)
+
+
+def gamma(alpha: Any, shape: tuple[int, ...]) -> Any:
+    """Samples of a gamma distribution with rate 1."""
+    made: Any = _Gamma.apply(alpha.expand(shape))
+    return made
+
+
+def _standard_gamma(alpha: Any, rounds: int = 8) -> Any:
+    """By the method of Marsaglia and Tsang: a proposal is accepted with a probability of at least 0.95, and of `rounds`
+    proposals the first that is accepted counts."""
+    shape = alpha.shape
     small = alpha < 1
     d = where(small, alpha + 1, alpha) - 1 / 3
     c = 1 / (9 * d).sqrt()
@@ -352,7 +374,9 @@ class Pareto(Distribution):
 
 
 class Gamma(Distribution):
-    """The gamma distribution. Samples have no gradients."""
+    """The gamma distribution."""
+
+    has_rsample = True
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
         self.concentration, self.rate = tensors(concentration, rate)
@@ -390,7 +414,9 @@ class Chi2(Gamma):
 
 
 class Beta(Distribution):
-    """Numbers from 0 to 1. Samples have no gradients."""
+    """Numbers from 0 to 1."""
+
+    has_rsample = True
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
         self.concentration1, self.concentration0 = tensors(concentration1, concentration0)
@@ -433,7 +459,9 @@ class Beta(Distribution):
 
 
 class StudentT(Distribution):
-    """Student's t distribution. Samples have no gradients."""
+    """Student's t distribution."""
+
+    has_rsample = True
 
     def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None) -> None:
         self.df, self.loc, self.scale = tensors(df, loc, scale)

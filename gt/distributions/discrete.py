@@ -226,6 +226,7 @@ class OneHotCategorical(Distribution):
         self.probs, self.logits = self._categorical.probs, self._categorical.logits
         super().__init__(self.probs.shape[:-1], self.probs.shape[-1:])
 
+    param_shape = property(lambda self: self.probs.shape, doc="The shape of the probabilities.")
     mean = property(lambda self: self.probs)
     mode = property(lambda self: one_hot(self._categorical.mode, self.probs.shape[-1]).to(self.probs.dtype))
     variance = property(lambda self: self.probs * (1 - self.probs))

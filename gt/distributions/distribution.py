@@ -7,7 +7,7 @@ A distribution has parameters of a batch shape. One draw of it has an event shap
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import as_tensor
@@ -32,10 +32,12 @@ FORMULAS: dict[tuple[type, type], Formula] = {}  #: By the types of p and q.
 
 
 class Distribution:
-    """The base class of distributions."""
+    """The base class of distributions. `batch_shape` and `event_shape` are set by __init__."""
 
-    has_rsample = False  #: Whether samples have gradients with respect to the parameters.
+    has_rsample: Any = False  #: Whether samples have gradients with respect to the parameters.
     has_enumerate_support = False
+    arg_constraints: ClassVar[Any] = {}  #: What parameters may be, by their names: constraints.py.
+    _validate_args = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -45,12 +47,26 @@ class Distribution:
     def __init__(self, batch_shape: Any = (), event_shape: Any = (), validate_args: bool | None = None) -> None:
         self.batch_shape, self.event_shape = Size(batch_shape), Size(event_shape)
 
+    @property
+    def support(self) -> Any:
+        """What samples are in: one of constraints.py."""
+        raise NotImplementedError(f"{type(self).__name__} has no support")
+
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
         """Accepted without effect: arguments are not checked, since that would wait for their values."""
 
     def _shape(self, sample_shape: Any) -> tuple[int, ...]:
         return (*tuple(sample_shape), *self.batch_shape, *self.event_shape)
+
+    def _validate_sample(self, value: Any) -> None:
+        """Called by distributions that users write; the values are not checked, since that would wait for them."""
+
+    _extended_shape = _shape
+
+    def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
+        """An empty distribution of the same class, for `expand` of one that a user writes."""
+        return object.__new__(type(self)) if _instance is None else _instance
 
     def sample(self, sample_shape: Any = ()) -> Any:
         """Draw samples, without gradients."""
@@ -70,6 +86,11 @@ class Distribution:
         return self.sample((n,))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
+        """Draw samples of this shape. A class of a user's has `rsample` or `sample` instead."""
+        lead = shape[: len(shape) - len(self.batch_shape) - len(self.event_shape)]
+        for own in (type(self).rsample, type(self).sample):
+            if own not in (Distribution.rsample, Distribution.sample):
+                return own(self, lead)
         raise NotImplementedError(f"{type(self).__name__} has no samples")
 
     def log_prob(self, value: Any) -> Any:
@@ -112,9 +133,9 @@ class Distribution:
         """The standard deviation."""
         return self.variance.sqrt()
 
-    def expand(self, batch_shape: Any) -> Any:
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         """The same distribution with its parameters expanded to a larger batch."""
-        made = object.__new__(type(self))
+        made = object.__new__(type(self)) if _instance is None else _instance
         had = len(self.batch_shape)
         for name, value in self.__dict__.items():
             if isinstance(value, Tensor):
@@ -137,3 +158,7 @@ def one_of_two(name: str, first: str, a: Any, second: str, b: Any) -> None:
     """Exactly one of two parameters must be given."""
     if (a is None) == (b is None):
         raise ArgumentError(f"{name}: give either {first} or {second}, and not both")
+
+
+class ExponentialFamily(Distribution):
+    """A distribution with natural parameters; those of GT have their formulas, and need none of it."""

@@ -17,7 +17,9 @@ __all__ = ["Dirichlet", "Independent", "MixtureSameFamily", "MultivariateNormal"
 
 
 class Dirichlet(Distribution):
-    """Probabilities that add up to 1. Samples have no gradients."""
+    """Probabilities that add up to 1."""
+
+    has_rsample = True
 
     def __init__(self, concentration: Any, validate_args: bool | None = None) -> None:
         (self.concentration,) = tensors(concentration)
@@ -134,7 +136,7 @@ class Independent(Distribution):
     mode = property(lambda self: self.base_dist.mode)
     variance = property(lambda self: self.base_dist.variance)
 
-    def expand(self, batch_shape: Any) -> Independent:
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Independent:
         events = self.event_shape[: self.reinterpreted_batch_ndims]
         return Independent(self.base_dist.expand((*batch_shape, *events)), self.reinterpreted_batch_ndims)
 
@@ -166,7 +168,7 @@ class MixtureSameFamily(Distribution):
         self.mixture_distribution, self.component_distribution = mixture_distribution, component_distribution
         super().__init__(component_distribution.batch_shape[:-1], component_distribution.event_shape)
 
-    def expand(self, batch_shape: Any) -> MixtureSameFamily:
+    def expand(self, batch_shape: Any, _instance: Any = None) -> MixtureSameFamily:
         parts = self.component_distribution.expand((*batch_shape, self.component_distribution.batch_shape[-1]))
         return MixtureSameFamily(self.mixture_distribution.expand(batch_shape), parts)
 

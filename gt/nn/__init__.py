@@ -37,7 +37,7 @@ _imported = [name for name, value in globals().items() if isinstance(value, (typ
 __all__ = sorted([*_imported, "functional", "init", "utils"])
 
 #: Modules of gt.nn that are imported when they are first used.
-_LATER = {"einops", "modules", "parallel", "parameter"}
+_LATER = {"common_types", "einops", "modules", "parallel", "parameter"}
 #: What is found here too, and where it is.
 _ELSEWHERE = {"SGD": "gt.optim", "UninitializedBuffer": "gt.nn.parameter", "UninitializedParameter": "gt.nn.parameter"}
 

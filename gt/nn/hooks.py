@@ -59,9 +59,10 @@ class Hookable:
     _hooks: Hooks | None = None
 
     def _hooked(self) -> Hooks:
-        if self._hooks is None:
-            self._hooks = Hooks()
-        return self._hooks
+        mine: Hooks | None = self.__dict__.get("_hooks")
+        if mine is None:
+            mine = self._hooks = Hooks()
+        return mine
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
@@ -112,8 +113,54 @@ class Hookable:
         return add(self._hooked().load_post, hook)
 
 
+#: The hooks of all modules, which run before a module's own. It becomes `Hookable._hooks` with the first of them.
+EVERY = Hooks()
+_RUN = ("forward_pre", "forward", "backward_pre", "backward")
+
+
+def _of_every(kind: str, hook: Callable[..., Any], with_kwargs: bool = False) -> RemovableHandle:
+    Hookable._hooks = EVERY
+    return add(getattr(EVERY, kind), hook, with_kwargs)
+
+
+def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(module, args)` before forward of every module; it may return new arguments."""
+    return _of_every("forward_pre", hook)
+
+
+def register_module_forward_hook(
+    hook: Callable[..., Any], *, with_kwargs: bool = False, always_call: bool = False
+) -> RemovableHandle:
+    """Call `hook(module, args, output)` after forward of every module; it may return a new output."""
+    return _of_every("forward", hook, with_kwargs)
+
+
+def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(module, grad_output)` for every module; it may return new gradients."""
+    return _of_every("backward_pre", hook)
+
+
+def register_module_full_backward_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(module, grad_input, grad_output)` for every module; it may return new gradients."""
+    return _of_every("backward", hook)
+
+
+register_module_backward_hook = register_module_full_backward_hook
+
+
+def _with_those_of_every(hooks: Hooks) -> Hooks:
+    """A module's own hooks, after those of all modules."""
+    both = Hooks()
+    both.around = hooks.around
+    for kind in _RUN:
+        setattr(both, kind, getattr(EVERY, kind) + getattr(hooks, kind))
+    return both
+
+
 def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call forward() and all hooks."""
+    if hooks is not EVERY and Hookable._hooks is EVERY:
+        hooks = _with_those_of_every(hooks)
     for hook in list(hooks.forward_pre):
         if hook.with_kwargs:
             made = hook.call(module, args, kwargs)

@@ -16,7 +16,7 @@ FAMILIES = tuple(
     for name in """
         create random poisson elementwise binary assign ternary bitwise activation special complex conv pool resize
         columns matmul linalg factor matrix_functions fft reduce scan sort vector_norm norm batch_norm attention
-        recurrent softmax loss shape join pad slice index scatter embedding update descent collective fallback
+        recurrent softmax loss ctc shape join pad slice index scatter embedding update descent collective fallback
     """.split()
 )
 

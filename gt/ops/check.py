@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from gt import dtypes
 from gt.errors import GTError, ProgramError
 from gt.ops.record import TABLE, Op
@@ -18,11 +20,26 @@ MAX_DIMS = 64
 MAX_ELEMENTS = 1 << 48  #: More than any worker could hold; keeps sizes far from overflow.
 
 
+REMEMBERED = 1 << 14  #: Uses of ops of which it is remembered what inference said,
+REMEMBERED_SIZE = 256  #: if they are not larger than this: bytes of attributes, and eight for each operand.
+
+
+class Inferred(msgspec.Struct, eq=False, gc=False):
+    """An op with some attributes on operands of some specs, and what inference has said of it."""
+
+    op: Op
+    attrs: dict[str, Any]
+    operands: tuple[Spec, ...]
+    results: tuple[Spec, ...]
+    lowered: Any = None  #: What a worker has made of it: see lowering.py.
+
+
 @dataclass(frozen=True, slots=True)
 class Checked:
     """What is known of a program that passed."""
 
     program: Program
+    uses: tuple[Inferred, ...]  #: of every instruction
     specs: tuple[Spec, ...]  #: of every value
     last_use: tuple[int, ...]  #: of every value: the last instruction that reads it, -1 if none does
     peak_nbytes: int  #: most bytes of results alive at once, inputs not counted
@@ -53,28 +70,33 @@ def check(program: Program) -> Checked:
         raise ProgramError(f"unknown precision {program.precision.product!r}; expected one of {', '.join(PRODUCTS)}")
     scalar_specs = [SCALARS[k] for k in program.scalars]
     last_use = [-1] * n_inputs
+    uses: list[Inferred] = []
+    given = [*scalar_specs[::-1], *specs]  # operand `a` at `a + first`
+    first, end = len(scalar_specs), n_inputs
     for i, ins in enumerate(program.code):
         op = TABLE.get(ins.op)
         if op is None:
             raise ProgramError(f"instruction {i}: unknown op {ins.op!r}")
         operands = []
         for a in ins.args:
-            if not -len(scalar_specs) <= a < len(specs):
+            if not -first <= a < end:
                 raise ProgramError(f"instruction {i} ({ins.op}): operand {a} does not exist")
+            operands.append(given[a + first])
             if a >= 0:
-                operands.append(specs[a])
                 last_use[a] = i
-            else:
-                operands.append(scalar_specs[~a])
-        results = _infer(i, op, operands, ins.attrs)
+        use = _infer(i, op, operands, ins.attrs)
+        results = use.results
         if len(results) != ins.results:
             raise ProgramError(f"instruction {i} ({ins.op}): expected {len(results)} results, got {ins.results}")
-        specs.extend(results)
-        last_use.extend([-1] * len(results))
+        uses.append(use)
+        given += results
+        end += len(results)
+        last_use += [-1] * len(results)
+    specs = given[first:]
     _check_ends(program, n_inputs, specs)
     peak = max(alive_nbytes(program, [s.nbytes for s in specs], last_use, set(program.outputs)), default=0)
     size = 200 + 300 * len(program.code) + 100 * n_inputs
-    return Checked(program, tuple(specs), tuple(last_use), peak, size)
+    return Checked(program, tuple(uses), tuple(specs), tuple(last_use), peak, size)
 
 
 def _input(shape: tuple[int, ...], dtype: str) -> Spec:
@@ -98,15 +120,42 @@ def _sane(s: Spec, what: str) -> Spec:
     return s
 
 
-def _infer(i: int, op: Op, operands: list[Spec], attrs: dict[str, Any]) -> tuple[Spec, ...]:
+def _infer(i: int, op: Op, operands: list[Spec], attrs: dict[str, Any]) -> Inferred:
     try:
-        return tuple(_sane(s, op.name) for s in as_tuple(op.infer(*operands, **attrs)))
+        return infer(op, attrs, operands)
     except ProgramError as e:
         raise ProgramError(f"instruction {i}: {e}") from None
     except GTError as e:
         raise ProgramError(f"instruction {i}: {e}") from None
     except Exception as e:  # a stranger's attributes may break inference in any way
         raise ProgramError(f"instruction {i} ({op.name}): {type(e).__name__}: {e}") from None
+
+
+def infer(op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> Inferred:
+    """What follows from the op, its attributes and the specs of its operands. It is the same object if that was asked
+    before, and is still remembered. Raises what inference raises."""
+    key: Any = None
+    try:
+        written = _encode(attrs) if attrs else b""
+        if len(written) + 8 * len(operands) <= REMEMBERED_SIZE:
+            key = (op, written, *operands)
+            found = _remembered.get(key)
+            if found is not None:
+                return found
+    except Exception:  # attributes that are not plain data
+        key = None
+    results = tuple([_sane(s, op.name) for s in as_tuple(op.infer(*operands, **attrs))])
+    made = Inferred(op, attrs, tuple(operands), results)
+    if key is not None:
+        if len(_remembered) >= REMEMBERED:
+            _remembered.clear()  # only time is lost
+        _remembered[key] = made
+    return made
+
+
+#: By op, attributes as bytes (where 1, 1.0 and True differ), and operands. Errors are not remembered.
+_remembered: dict[tuple[Any, ...], Inferred] = {}
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def _check_ends(program: Program, n_inputs: int, specs: list[Spec]) -> None:

@@ -185,6 +185,9 @@ def _sizes(name: str, equations: list[tuple[Dim, int]], given: dict[str, int]) -
     while equations:
         rest = []
         for dim, n in equations:
+            if len(dim) == 1 and dim[0] not in sizes:  # most are like this
+                sizes[dim[0]] = n
+                continue
             unknown = [f for f in dim if f not in sizes]
             known = math.prod(sizes[f] for f in dim if f in sizes)
             if len(unknown) > 1:

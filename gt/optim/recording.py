@@ -8,7 +8,8 @@ not changed (`decided`). If the call of a step fails, its changes on the host ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -126,6 +127,22 @@ def take_step(
         return
     for t, new in zip(written, made if type(made) is tuple else (made,), strict=True):
         t._write(new)
+
+
+@contextmanager
+def advance(move: Move) -> Iterator[None]:
+    """A step that is recorded as several ops: the move happens before, and is undone if the step fails."""
+    do, undo = move
+    do()
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
+    rec = recorder()
+    rec.pending.undo.append(undo)
+    if rec.trace is not None:
+        rec.trace.effect(do, undo)
 
 
 def gradient(group: dict[str, Any], coupled: bool = True) -> Callable[[Tensor, Tensor], Tensor]:

@@ -14,7 +14,7 @@ import sys
 import msgspec
 
 from gt import config
-from gt.dispatcher.events import PlanSolved, Solve
+from gt.dispatcher.events import FoundPlan, PlanSolved, Solve
 from gt.dispatcher.planner.plan import plan_program
 from gt.errors import GTError
 from gt.layout import layout, mesh, parse
@@ -22,9 +22,10 @@ from gt.ops.check import check
 from gt.program import Program
 from gt.solver.calibrate import hardware_for, kept, note_step
 from gt.solver.hardware import Hardware, hardware_named
-from gt.solver.plan import best_plan
+from gt.solver.plan import plan_of, plans_on
 from gt.solver.pricing import price_plan
 from gt.solver.solve import Limits, candidate_meshes
+from gt.solver.units import time_text
 
 MEMORY_NBYTES = 8 << 30  #: Address space of this process.
 SEARCH_S = 20.0
@@ -32,7 +33,7 @@ TEXT = 20_000  #: Characters of the reasons that are sent.
 
 
 def solve(job: Solve, hardware: Hardware) -> PlanSolved:
-    """The best plan of a program on at most as many workers as it may use."""
+    """The best plan of a program on at most as many workers as it may use, and what else may turn out to be faster."""
     count = math.prod(n for _, n in job.most)
     meshes = [job.most] if job.fixed else [m.axes for m in candidate_meshes(count, hardware)]
     updated = {i for _, i in job.text.updates}
@@ -40,13 +41,20 @@ def solve(job: Solve, hardware: Hardware) -> PlanSolved:
     memory = job.memory or hardware.memory_nbytes
     limits = Limits(SEARCH_S, memory_nbytes=memory)
     pins = {f"%{k}": text for k, text in job.pins.items()}
-    found = best_plan(job.text, named, (), list(dict.fromkeys(meshes)), hardware, memory, pins, limits)
-    layouts = tuple([each.layout for each in found.inputs])
+    found = plans_on(job.text, named, list(dict.fromkeys(meshes)), hardware, pins, limits, alike=job.alike)
+    plans: dict[int, FoundPlan] = {}  # the best for each number of workers
+    for k, each in enumerate(found):
+        if not each.error and (n := math.prod(n for _, n in each.axes)) not in plans:
+            one = plan_of([each, *found[:k], *found[k + 1 :]], job.text, named, (), hardware, memory)
+            words = ", ".join(one.reasons.words)
+            plans[n] = FoundPlan(each.axes, each.inputs, each.ways, each.time_us, words, one.explain()[:TEXT])
+    whole = ("[]",) * len(named)
+    alone_us = price_now(job.text, (("x", 1),), whole, hardware)
+    if not job.fixed and 1 not in plans:  # nothing is left out because it is predicted to be slower: that may be wrong
+        text = f"<plan on one worker: {time_text(alone_us)} a step>, {hardware.name}"
+        plans[1] = FoundPlan((("x", 1),), whole, {}, alone_us, "one worker", text)
     current_us = price_now(job.text, job.axes, job.layouts, hardware)
-    alone_us = price_now(job.text, (("x", 1),), ("[]",) * len(named), hardware) if job.pins else 0.0
-    words = ", ".join(found.reasons.words)
-    axes, ways, text = tuple(found.mesh.items()), dict(found.ways), found.explain()[:TEXT]
-    return PlanSolved(job.session, job.program, axes, layouts, ways, found.time_us, current_us, alone_us, words, text)
+    return PlanSolved(job.session, job.program, tuple(plans.values()), current_us, alone_us if job.pins else 0.0)
 
 
 def price_now(

@@ -254,7 +254,8 @@ def plan(
 ) -> Plan:  # fmt: skip
     """The best layouts for a training step.
 
-    `step(*args)` is recorded on paper; nothing is run and no worker is needed. Give a `mesh`, such as {"x": 9, "y": 8},
+    `step(*args)` is recorded on paper; nothing is run and no worker is needed. If its tensors are on workers it is
+    really run, up to four times, until its programs repeat. Give a `mesh`, such as {"x": 9, "y": 8},
     or a number of `workers`: then every mesh that they can form is tried, and fewer workers too. `hardware` is a name
     (gt.solver.hardware lists them), a `Hardware`, or "measured": the workers of this session's server, which are then
     measured if they never were. `memory` of a worker, such as "80GB", is the hardware's by default. `pins` maps
@@ -319,10 +320,38 @@ def best_plan(
     limits: Limits, trace: Callable[[str], object] | None = None, programs: int = 1,
 ) -> Plan:  # fmt: skip
     """The best plan of a program on one of these meshes. `named`: name and role of each input."""
+    found = plans_on(program, named, meshes, hardware, pins, limits, trace)
+    return plan_of(found, program, named, lines, hardware, memory_nbytes, programs)
+
+
+def plan_of(
+    found: list[Answer], program: Program, named: list[tuple[str, str]], lines: tuple[tuple[str, int], ...],
+    hardware: Hardware, memory_nbytes: int, programs: int = 1,
+) -> Plan:  # fmt: skip
+    """The first of the answers as a plan; the others are its alternatives."""
+    best = found[0]
+    inputs = tuple([
+        PlannedInput(name, role, repr(input_spec(shape, dtype)), text)
+        for (name, role), (shape, dtype), text in zip(named, program.inputs, best.inputs, strict=True)
+    ])  # fmt: skip
+    alternatives = tuple([
+        Alternative(" ".join(f"{a}={n}" for a, n in each.axes), each.time_us, _failure(each))
+        for each in sorted(found, key=lambda each: (bool(each.error), each.time_us))
+    ])  # fmt: skip
+    return Plan(dict(best.axes), best.time_us, best.received_nbytes, best.peak_nbytes, inputs, best.ways,
+                program.body(), program, hardware.name, memory_nbytes, best, alternatives, lines, programs)  # fmt: skip
+
+
+def plans_on(
+    program: Program, named: list[tuple[str, str]], meshes: list[tuple[tuple[str, int], ...]], hardware: Hardware,
+    pins: Mapping[str, Pin], limits: Limits, trace: Callable[[str], object] | None = None,
+    alike: tuple[tuple[int, ...], ...] = (),
+) -> list[Answer]:  # fmt: skip
+    """What was found on each of these meshes, the best first. `alike`: inputs that must have the same layout."""
 
     def solve(some: list[tuple[tuple[str, int], ...]], limits: Limits) -> list[Answer]:
         return answers(
-            [SolveJob(program, axes, hardware, _pinned(program, named, pins, axes), limits) for axes in some]
+            [SolveJob(program, axes, hardware, _pinned(program, named, pins, axes), limits, alike) for axes in some]
         )
 
     most = max(math.prod(n for _, n in axes) for axes in meshes)
@@ -333,10 +362,9 @@ def best_plan(
         found += solve([axes], dataclasses.replace(limits, cutoff_us=TIE * best_us))
         if found[-1].error and found[-1].missing_nbytes == math.inf and not hardware.among:
             break  # so many workers cannot be faster, and fewer still cannot either: none of them slows the others down
-    for each in found:
-        for line in each.log if trace is not None else ():
-            assert trace is not None
-            trace(line)
+    for line in [line for each in found for line in each.log] if trace is not None else ():
+        assert trace is not None
+        trace(line)
     good = [each for each in found if not each.error]
     if not good:
         least = min(found, key=lambda each: each.missing_nbytes)
@@ -347,16 +375,8 @@ def best_plan(
         [each for each in good if each.time_us <= TIE * fastest_us],
         key=lambda each: (math.prod(n for _, n in each.axes), each.time_us),
     )
-    inputs = tuple([
-        PlannedInput(name, role, repr(input_spec(shape, dtype)), text)
-        for (name, role), (shape, dtype), text in zip(named, program.inputs, best.inputs, strict=True)
-    ])  # fmt: skip
-    others = tuple([
-        Alternative(" ".join(f"{a}={n}" for a, n in each.axes), each.time_us, _failure(each))
-        for each in sorted(found, key=lambda each: (bool(each.error), each.time_us))
-    ])  # fmt: skip
-    return Plan(dict(best.axes), best.time_us, best.received_nbytes, best.peak_nbytes, inputs, best.ways,
-                program.body(), program, hardware.name, memory_nbytes, best, others, lines, programs)  # fmt: skip
+    found.remove(best)
+    return [best, *sorted(found, key=lambda each: (bool(each.error), each.time_us))]
 
 
 def _failure(found: Answer) -> str:

@@ -34,6 +34,7 @@ class SolveJob(msgspec.Struct, frozen=True):
     hardware: Hardware
     pins: dict[int, str]
     limits: Limits
+    alike: tuple[tuple[int, ...], ...] = ()  #: inputs that must have the same layout
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ def answer(job: SolveJob) -> Answer:
     collects = gc.isenabled()
     gc.disable()  # a problem is millions of objects that all stay: looking for garbage takes a quarter of the time
     try:
-        return answer_of(solve_on(check(job.program), m, job.hardware, pins, job.limits, log.append))
+        return answer_of(solve_on(check(job.program), m, job.hardware, pins, job.limits, log.append, alike=job.alike))
     except MemoryTooSmall as error:
         return Answer(job.axes, error=str(error), missing_nbytes=error.missing_nbytes, log=tuple(log))
     except NotFaster as error:

@@ -13,7 +13,7 @@ Law: two or three equal layers share nothing. The first and the last of equal la
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gt.ops.check import Checked
@@ -53,6 +53,19 @@ def find_classes(checked: Checked, are_ends_apart: bool = True) -> Classes:
         if finer == same:
             return Classes(tuple(same), inputs)
         same, inputs = finer, _input_classes(checked, finer)
+
+
+def together(classes: Classes, alike: Iterable[Sequence[int]]) -> Classes:
+    """The same classes, in which each of these groups of inputs shares a choice as well.
+
+    >>> together(Classes((0, 1), (0, 1, 1, 3)), [(0, 2)]).inputs
+    (0, 0, 0, 3)
+    """
+    inputs = list(classes.inputs)
+    for group in alike:
+        mine = {inputs[j] for j in group}
+        inputs = [min(mine) if c in mine else c for c in inputs]
+    return Classes(classes.instructions, tuple(inputs))
 
 
 def _by_inputs(checked: Checked, same: Sequence[int], inputs: Sequence[int]) -> list[int]:

@@ -15,6 +15,7 @@ SHOWN = 4  #: Programs that are shown.
 
 STAGES = {
     "solving": "a better plan is being searched for",
+    "timing": "a better plan was found; what runs now is timed before it changes",
     "preparing": "a better plan was found and is being prepared",
     "ready": "a better plan is ready; the next call changes to it",
     "moving": "tensors are being moved to the layouts of a better plan",
@@ -44,11 +45,9 @@ def explain(step: Callable[..., Any] | None = None, *args: Any, **settings: Any)
         return "This session runs on 1 worker: there is nothing to plan."
     rows = about.get("plans", [])
     if not rows:
-        hint = (
-            "No call has finished yet."
-            if session.config.auto_shard
-            else "Set GT_AUTO_SHARD=1 to have better ones found."
-        )
+        hint = "Set GT_AUTO_SHARD=1 to have better ones found."
+        if session.config.auto_shard:
+            hint = "They do not change by themselves." if about["calls"] else "No call has finished yet."
         return (
             f"This session runs on {len(workers)} workers. Its layouts are those that you chose and, for the rest, "
             f"those of the fast planner. {hint}"
@@ -66,7 +65,8 @@ def _program_lines(row: Mapping[str, Any], total_us: int) -> list[str]:
         f"program {row['program'][:8]}: {row['instructions']} instructions, {row['runs']} calls, "
         f"{row['run_us'] / total_us:.0%} of the time, on worker{'s' * (len(used) > 1)} {' '.join(map(str, used))}",
         f"  a call takes {time_text(row['measured_us'])}"
-        + (f", predicted {time_text(row['predicted_us'])}" if row["predicted_us"] else ""),
+        + (f", predicted {time_text(row['predicted_us'])}" if row["predicted_us"] else "")
+        + f"; from the end of one to the end of the next {time_text(row['step_us'])}",
     ]
     if row["stage"]:
         lines.append(f"  {STAGES.get(row['stage'], row['stage'])}")
@@ -85,8 +85,9 @@ def autoshard(step: Callable[..., Any], *args: Any, mesh: Mapping[str, int] | No
     """Find the best plan for a training step on this session's workers, use it, and return it.
 
     It waits until the plan is found: seconds, and a few more if the workers of this server were never measured.
-    `step(*args)` is recorded and not run. Without `mesh`, every mesh of all workers of the server is tried, and fewer
-    workers too. Other arguments are those of `gt.plan`.
+    `step(*args)` is recorded: if its tensors are on workers it is really run for that, up to four times, until its
+    programs repeat. Without `mesh`, every mesh of all workers of the server is tried, and fewer workers too. Other
+    arguments are those of `gt.plan`.
     """
     if not callable(step):
         raise ArgumentError(

@@ -36,7 +36,7 @@ from gt.solver.polish import plain_plan, polished
 from gt.solver.pricing import Price, peak_of, price_plan
 from gt.solver.problem import SMALL, Problem
 from gt.solver.propagate import decided, improve, propagated
-from gt.solver.regions import Classes, alone, find_classes
+from gt.solver.regions import Classes, alone, find_classes, together
 from gt.solver.search import Found, Infeasible, search
 from gt.solver.units import time_text
 from gt.solver.usual import usual_inputs
@@ -126,8 +126,9 @@ class Limits:
 def solve_on(
     checked: Checked, m: Mesh, hardware: Hardware, pins: Mapping[int, Layout], limits: Limits,
     trace: Callable[[str], object] = lambda line: None, classes: Classes | None = None,
+    alike: Sequence[Sequence[int]] = (),
 ) -> Solved:  # fmt: skip
-    """The best plan on one mesh."""
+    """The best plan on one mesh. `alike`: inputs that must have the same layout."""
     hardware = hardware.busy(len(m.workers))
     if limits.cutoff_us < float("inf") and (least := _least_us(checked, m, hardware)) >= limits.cutoff_us:
         raise NotFaster(f"at least {time_text(least)}")
@@ -139,7 +140,7 @@ def solve_on(
         trace(line)
 
     began = time.monotonic()
-    problem = Problem(checked, m, hardware, classes, pins) if classes else problem_on(checked, m, hardware, pins)
+    problem = Problem(checked, m, hardware, classes, pins) if classes else problem_on(checked, m, hardware, pins, alike)
     best: Solved | None = None
     for phases in (1, 2):
         if phases > 1:
@@ -167,14 +168,16 @@ def _least_us(checked: Checked, m: Mesh, hardware: Hardware) -> float:
     return sum(least_us(use, len(m.workers), hardware) for use in uses)
 
 
-def problem_on(checked: Checked, m: Mesh, hardware: Hardware, pins: Mapping[int, Layout]) -> Problem:
+def problem_on(
+    checked: Checked, m: Mesh, hardware: Hardware, pins: Mapping[int, Layout], alike: Sequence[Sequence[int]] = ()
+) -> Problem:
     """The problem in which as few instructions share a choice as its size allows: none do, or the layers between the
     first and the last one, or all layers that are alike."""
-    coarse = find_classes(checked, are_ends_apart=False)
+    coarse = together(find_classes(checked, are_ends_apart=False), alike)
     if not _fits_pins(coarse, pins):
-        coarse = alone(checked)
+        coarse = together(alone(checked), alike)
     problem = Problem(checked, m, hardware, coarse, pins)
-    for finer in (alone(checked), find_classes(checked)):
+    for finer in (together(alone(checked), alike), together(find_classes(checked), alike)):
         if finer != coarse and _fits_pins(finer, pins) and problem.size_with(finer) <= SMALL:
             return Problem(checked, m, hardware, finer, pins)
     return problem

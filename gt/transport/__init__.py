@@ -31,11 +31,11 @@ def connect(address: str, key: Key | None = None, silent_s: float | None = None)
     return SocketChannel(address, key, silent_s)
 
 
-def look_up(home: Path, address: str = "") -> tuple[str, Key | None]:
+def look_up(home: Path, address: str = "", given: str = "") -> tuple[str, Key | None]:
     """The address of a server, without its key, and the key of a client for it, if it has one: see logins.find."""
     from gt.transport import logins  # only here: most clients start a server of their own
 
-    return logins.find(home, address)
+    return logins.find(home, address, given=given)
 
 
 def listen(address: str, ring: Keyring | None = None) -> Router | PlainRouter:

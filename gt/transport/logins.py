@@ -73,13 +73,17 @@ def store(home: Path, text: str) -> tuple[str, Key]:
     return address, key
 
 
-def find(home: Path, address: str = "", role: str = CLIENT) -> tuple[str, Key | None]:
+def find(home: Path, address: str = "", role: str = CLIENT, given: str = "") -> tuple[str, Key | None]:
     """The address to connect to, and the key for it if there is one. A URL has both. Without an address it is that of
-    the latest login, or empty."""
+    the latest login, or empty. `given`: what GT_SERVER says; if it is the URL of this address, its key is used."""
     if address.startswith("gt://"):
         return _of_role(*parse_url(address), role)
     if address.startswith("ipc://"):
         return address, None
+    if address and given.startswith("gt://"):
+        named, key = parse_url(given)
+        if key.role == role and (named == address or _same(named, address)):
+            return address, key
     logins = _read(home).get(role, {})
     if not address:
         address = next(reversed(logins), "")

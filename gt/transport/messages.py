@@ -287,7 +287,7 @@ class Trace(Struct, frozen=True):
     duration_us: int
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Something that a process did, for a time of its monotonic clock."""
 
     lane: str  #: which of its threads or streams

@@ -5,7 +5,8 @@ Law 1: a failed call changes nothing. Each result that should replace an input k
 Law 2: a call that uses a poisoned value, or a kept one before the client knows of that failure, fails
        the same way: same failure, same root.
 Law 3: completion is reported when the device is done. A call whose outcome is on the device (a flag) is
-       finished before its session's next work begins (core.py), so no call reads a result of one that failed.
+       finished before its session's next work begins (core.py), so no call reads a result of one that failed. Only the
+       same call again, which updates what that one updated, may begin before: on the device it fails if that one has.
 Law 4: nothing a program does ends the worker, except a device error after which the engine is unusable.
 Law 5: whoever does a piece of work has the desk: one thread at a time uses sessions, stores and programs.
 Law 6: the runner leaves the desk while it computes, if the engine can compute in two threads and it is worth it;
@@ -105,7 +106,7 @@ class Calls:
         self.count = 0
         self.beside = 0  #: Those of them that ran while the runner computed another one.
         self.run_us = 0
-        self._flying: dict[int, WorkerSession] = {}  #: Sessions with calls on the device.
+        self.flying: dict[int, WorkerSession] = {}  #: Sessions with calls on the device.
         self.tiers = Tiers(engine, config, log)
         self._threads = Threads(engine.threads, engine.use_threads) if engine.threads > 1 else None
         self._lock = lock
@@ -114,20 +115,23 @@ class Calls:
         self._precision: Precision | None = None  #: The engine's, as the last call set it.
         self.trace: Recording | None = None  #: Set while somebody records what workers do.
 
-    def run(self, session: WorkerSession, call: Call, known: Known, out: Out, beside: bool = False) -> None:
+    def run(self, session: WorkerSession, call: Call, known: Known, out: Out, beside: bool = False) -> bool:
         """Run a call that this worker runs alone, as far as the host is concerned; `look` reports the rest. The runner
-        leaves the desk meanwhile; who runs a call `beside` stays there."""
+        leaves the desk meanwhile; who runs a call `beside` stays there. False: it must wait for the outcome of the call
+        before."""
         ids, entries = self.read(session, call)
         if (replay := session.replays.get(known.hash)) is not None:
             if self._run_again(replay, session, call, known, ids, entries, out):
-                return
+                return True
+            if session.flagged:
+                return False
             del session.replays[known.hash]
         running = self.begin(session, call, known, ids, entries, out)
         if running is None:
-            return
+            return True
         failure: Failure | None = None
         try:
-            self.use(session, known)
+            self.use_precision(known)
             if self.engine.deferred:
                 running.began = self.engine.stamp()
             arrays = self.take(running)
@@ -143,8 +147,14 @@ class Calls:
         if failure is not None:  # here and not in the except clause: the exception's frames held arrays
             self.fail(running, failure, call.seq, out)
             self.recover(failure)
-            return
+            return True
         self.end(running, results, out)
+        return True
+
+    def may_continue(self, session: WorkerSession, program: bytes) -> bool:
+        """Whether a call of this program may be the last one again, whose outcome is not known yet."""
+        replay = session.replays.get(program)
+        return replay is not None and bool(replay.moved) and session.flagged[-1].known.hash == program
 
     def _compute(self, running: Running, arrays: list[Array]) -> tuple[Sequence[Array], Any]:
         """Run the code of a call, away from the desk."""
@@ -206,9 +216,8 @@ class Calls:
         running.start_ns = time.perf_counter_ns()
         return running
 
-    def use(self, session: WorkerSession, known: Known) -> None:
-        """What follows is work of this session, with the precision that its program says."""
-        self.engine.use(session.number)
+    def use_precision(self, known: Known) -> None:
+        """What follows is computed with the precision that its program says."""
         if known.precision != self._precision:
             self._precision = known.precision
             self.engine.set_precision(known.precision)
@@ -234,7 +243,8 @@ class Calls:
             named = [i for i in ids if i]
             twice = len(set(named)) < len(named)
             for i in takes:
-                if twice or entries[i].shared:  # type: ignore[union-attr]  # none is missing
+                entry = entries[i]
+                if twice or entry.shared or entry.lent:  # type: ignore[union-attr]  # none is missing
                     arrays[i] = self.engine.own(arrays[i])
             with self._lock:
                 free(running.session, [ids[i] for i in early])
@@ -256,11 +266,12 @@ class Calls:
         session, known, ids, form = running.session, running.known, running.ids, running.form
         running.tier = form.ran
         end_ns = time.perf_counter_ns()
-        running.issue_us = (end_ns - running.start_ns) // 1000
-        cpu_ns = 1000 * running.issue_us if running.is_quick else time.thread_time_ns() - running.cpu_ns
+        took_ns = end_ns - running.start_ns
+        running.issue_us = took_ns // 1000
+        cpu_ns = took_ns if running.is_quick else time.thread_time_ns() - running.cpu_ns
         session.cpu_ns += cpu_ns
-        session.recent.append((running.call.seq, cpu_ns // 1000, running.issue_us, end_ns // 1000))
-        made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
+        session.recent.append((running.call.seq, cpu_ns, took_ns, end_ns))
+        made = [*map(Entry, known.outputs, results)]
         for k, n in running.ranges:
             made[k].below = n
         with self._lock:
@@ -305,7 +316,7 @@ class Calls:
         self.engine.use(session.number)
         try:
             arrays = [None if e is None else e.array for e in entries] if replay.captured.copied else ()
-            made = capture.again(arrays, call.scalars)
+            made = capture.again(arrays, call.scalars, bool(session.flagged))
         except Exception as e:
             raise EngineLost(str(e)) from None  # it was launched successfully before
         if made is None:
@@ -336,41 +347,43 @@ class Calls:
         try:
             if running.flag is not None:
                 running.flag = self.engine.send_flag(running.flag)
-                running.session.flagged = running
+                running.session.flagged.append(running)
             running.mark = self.engine.mark() if running.began is None else self.engine.stamp()
         except Exception as e:
             raise EngineLost(str(e)) from None
         session = running.session
         if not session.flying and self.passed(running.mark):
-            self._done(running, _since_us(running, time.perf_counter_ns()), out)
+            now_ns = time.perf_counter_ns()
+            self._done(running, _since_us(running, now_ns), now_ns, out)
             return
         session.flying.append(running)
-        self._flying[session.number] = session
+        self.flying[session.number] = session
 
     def look(self, out: Out, in_a_hurry: bool = True) -> None:
         """Report the calls that are done, in order within each session. Unless `in_a_hurry`, ask the device only every
         LOOK_NS: asking costs as much as launching work."""
-        if not self._flying:
+        if not self.flying:
             return
         now_ns = time.perf_counter_ns()
         if not in_a_hurry and now_ns - self._looked_ns < LOOK_NS:
             return
         self._looked_ns = now_ns
-        for number, session in list(self._flying.items()):
+        for number, session in list(self.flying.items()):
             flying, done = session.flying, 0
             while done < len(flying) and self.passed(flying[done].mark):
                 done += 1
             if done:  # when each of them was is not known
-                each_us = _since_us(flying[0], time.perf_counter_ns()) // done
+                now_ns = time.perf_counter_ns()
+                each_us = _since_us(flying[0], now_ns) // done
                 for _ in range(done):
-                    self._done(flying.popleft(), each_us, out)
+                    self._done(flying.popleft(), each_us, now_ns, out)
             if not flying:
-                del self._flying[number]
+                del self.flying[number]
 
     @property
     def in_flight(self) -> int:
         """Calls on the device."""
-        return sum(len(s.flying) for s in self._flying.values())
+        return sum(len(s.flying) for s in self.flying.values())
 
     def passed(self, mark: Any) -> bool:
         """Whether the device has reached this point of its work."""
@@ -379,9 +392,9 @@ class Calls:
         except Exception as e:
             raise EngineLost(str(e)) from None
 
-    def _done(self, running: Running, run_us: int, out: Out) -> None:
+    def _done(self, running: Running, run_us: int, now_ns: int, out: Out) -> None:
         session, call, known = running.session, running.call, running.known
-        session.last_done_ns = time.perf_counter_ns()
+        session.last_done_ns = now_ns
         self.count += 1
         self.run_us += run_us
         known.hits += 1
@@ -393,14 +406,16 @@ class Calls:
             self._record(self.trace, running)
         if self.config.debug_worker:
             self.log(f"session {session.number} call {call.seq}: {known.hash.hex()[:8]} {run_us} us")
-        if session.flagged is running:
-            session.flagged = None
+        if running.flag is not None:
+            session.flagged.popleft()
         if session.closed:
             return
         if running.flag is not None and self.engine.raised(running.flag):
             self._fail_late(running, out)
         else:
             out.append((CallDone(call.session, call.seq, run_us, running.tier), None))
+        if not session.flagged:
+            session.why_late = None
 
     def _record(self, trace: Recording, running: Running, name: str = "call") -> None:
         session, call, steps = running.session, running.call, trace.take_steps(running.start_ns)
@@ -425,7 +440,10 @@ class Calls:
                 else:
                     source = ids[known.updates[k]]
                     shared = source not in donated or sources.count(source) > 1
-                    store.keep(call.outputs + k, entry, call.seq, failure, root, shared)
+                    new = store.keep(call.outputs + k, entry, call.seq, failure, root, shared)
+                    if new is not None and new.lent:
+                        for capture in session.captures.values():
+                            capture.lend_too(entry, new)
         if self.trace is not None and running.start_ns:
             self._record(self.trace, running, f"{failure.kind}")
         if not session.closed:
@@ -434,15 +452,18 @@ class Calls:
     def _fail_late(self, running: Running, out: Out) -> None:
         """A call failed on the device: the results that replace inputs hold the old values already."""
         session, call, known = running.session, running.call, running.known
-        checks = known.runnable.checks if known.runnable is not None else ()
-        failure = Failure("IndexOutOfRange", out_of_range(checks), known.hash, _only_check(checks))
+        if session.why_late is None:
+            checks = known.runnable.checks if known.runnable is not None else ()
+            failure = Failure("IndexOutOfRange", out_of_range(checks), known.hash, _only_check(checks))
+            session.why_late = failure, call.seq
+        failure, root = session.why_late
         with self._lock:
             for k, spec in enumerate(known.outputs):
                 if k in known.updates:
-                    session.store.taint(call.outputs + k, call.seq, failure)
-                else:
-                    session.store.poison(call.outputs + k, spec, failure, call.seq)
-        self._report(session, call, call.seq, failure, out)
+                    session.store.taint(call.outputs + k, call.seq, failure, root)
+                elif call.outputs + k in session.store.entries:  # a call that continued this one may have freed it
+                    session.store.poison(call.outputs + k, spec, failure, root)
+        self._report(session, call, root, failure, out)
 
     def _report(self, session: WorkerSession, call: Call, root: int, failure: Failure, out: Out) -> None:
         session.failed = max(session.failed, call.seq)

@@ -28,8 +28,8 @@ from functools import partial
 
 from gt.config import Config
 from gt.transport import messages as msg
-from gt.worker.calls import Calls, Desk, Out, free, unpack
-from gt.worker.fetches import Fetches
+from gt.worker.calls import Calls, Desk, Out, free, is_quick, unpack
+from gt.worker.fetches import Fetches, is_untold
 from gt.worker.preparing import Preparing
 from gt.worker.run.collectives import Groups, Network
 from gt.worker.run.copies import Copies
@@ -190,6 +190,17 @@ class WorkerCore:
         return any(self._may_begin(s.behind[0]) for s in self._behind.values())
 
     @property
+    def next_is_quick(self) -> bool:
+        """Whether what is done next is a call that takes next to no time."""
+        with self._lock:
+            queue = self._short or self._queue
+            if self._urgent or not queue:
+                return False
+            message = queue[0].message
+            known = self.programs.peek(message.program) if type(message) is msg.Call else None
+        return known is not None and is_quick(known)
+
+    @property
     def queued(self) -> int:
         """Pieces of work that wait."""
         return len(self._queue) + len(self._short) + len(self._urgent)
@@ -233,7 +244,7 @@ class WorkerCore:
         if fetch.id in session.store.entries:
             self._urgent.append(work)
         elif (maker := self._maker(session, fetch.id)) is not None:
-            maker.fetches.append(work)
+            maker.fetches = (*maker.fetches, work)
         elif session.uploads.get(fetch.id) is not None:
             session.upload_fetches.setdefault(fetch.id, []).append(work)
         else:
@@ -298,7 +309,8 @@ class WorkerCore:
         lock = self.desk.lock
         if not beside:
             with lock:
-                return self._with_values(self._step(False))
+                out = self._step(False)
+                return self._with_values(out) if self.engine.deferred else out
         if not lock.acquire(timeout=DESK_S):
             return None
         try:
@@ -309,8 +321,10 @@ class WorkerCore:
     def _step(self, beside: bool) -> Out | None:
         out: Out = []
         if not beside:
-            self._calls.look(out, in_a_hurry=not (self._queue or self._short or self._urgent))
-            self.fetches.look(out)
+            if self._calls.flying:
+                self._calls.look(out, in_a_hurry=not (self._queue or self._short or self._urgent))
+            if self.fetches.coming:
+                self.fetches.look(out)
             if self._preparing.asked:
                 self._preparing.look(out)
             if self._together is not None:
@@ -353,16 +367,16 @@ class WorkerCore:
             self._running[beside] = None
             if not held:
                 self._end_turn(work)
-        if not held:
+        if work.fetches and not held:
             self._serve_fetches(work, out)
-        if not beside:
+        if self.fetches.coming and not beside:
             self.fetches.look(out)
         return out
 
     def _with_values(self, out: Out | None) -> Out | None:
         """What to send now. If all calls of a session are done, and the device is copying a small value of it to the
         host, their outcomes are sent with that value: two messages would wake every process on the way twice."""
-        if not self.engine.deferred or not (out or self._told):
+        if not (out or self._told):
             return out
         self._told += out or ()
         if len(self.fetches) and all(type(m) is msg.CallDone and self._answers_soon(m.session) for m, _ in self._told):
@@ -396,17 +410,29 @@ class WorkerCore:
     def _may_begin(self, work: QueuedWork) -> bool:
         """Whether it is this work's turn: within its session, and among the calls that several workers run."""
         s = work.session
-        if s is not None and (s.flagged is not None or s.paused or s.computing or len(s.flying) >= IN_FLIGHT):
-            return False  # it waits for the outcome of a call, or the device has enough to do
+        if s is not None:
+            if s.paused or s.computing or len(s.flying) >= IN_FLIGHT:
+                return False  # the device has enough to do
+            if s.flagged and not self._may_continue(s, work):
+                return False  # it waits for the outcome of a call
+            if isinstance(work.message, msg.Fetch) and is_untold(s):
+                return False
         return not work.together or self._order[0] is work
+
+    def _may_continue(self, session: WorkerSession, work: QueuedWork) -> bool:
+        """Whether this work may begin before the outcome of the session's last call is known."""
+        message = work.message
+        if isinstance(message, msg.Call):
+            return not work.waits and self._calls.may_continue(session, message.program)
+        return isinstance(message, (msg.Free, Arrived))
 
     def _serve_fetches(self, work: QueuedWork, out: Out) -> None:
         """Serve the fetches of what this work has made, at once: their answers are sent with the call's."""
         with self._lock:
-            fetches, work.fetches = work.fetches, []
+            fetches, work.fetches = work.fetches, ()
         for fetch in fetches:
             if fetch.session is not None and isinstance(fetch.message, msg.Fetch):
-                if fetch.session.flagged is not None:  # whether the call failed is not known yet
+                if fetch.session.flagged or is_untold(fetch.session):  # whether the call failed is not known yet
                     with self._lock:
                         self._put_behind(fetch)
                     continue
@@ -511,7 +537,11 @@ class WorkerCore:
             session.paused = True
             return not self._go_on(self._together, out)
         if known is not None:
-            self._calls.run(session, call, known, out, beside)
+            if not self._calls.run(session, call, known, out, beside):
+                work.waits = True
+                session.behind.appendleft(work)
+                self._behind[session.number] = session
+                return True
         elif call.refused is not None:
             session.failed = max(session.failed, call.seq)
             out.append((msg.CallFailed(call.session, call.seq, call.seq, call.refused), None))

@@ -31,11 +31,11 @@ class Fetches:
         self._urgent = urgent
         self.sent_nbytes = 0  #: Bytes of the values that were answered with.
         #: Those on their way from the device.
-        self._coming: deque[tuple[QueuedWork, WorkerSession, Entry, Coming]] = deque()
+        self.coming: deque[tuple[QueuedWork, WorkerSession, Entry, Coming]] = deque()
 
     def __len__(self) -> int:
         """How many are on their way from the device."""
-        return len(self._coming)
+        return len(self.coming)
 
     # --- the reader's side: the caller has the lock --------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Fetches:
                 if array is None and away is not None:
                     data = away.read()  # it need not come back to the device for that
                 elif self.engine.deferred:
-                    self._coming.append((work, session, entry, self.engine.start_fetch(array)))
+                    self.coming.append((work, session, entry, self.engine.start_fetch(array)))
                     session.answering += entry.spec.nbytes <= SMALL
                     return
                 else:
@@ -112,10 +112,10 @@ class Fetches:
 
     def look(self, out: Out) -> None:
         """Answer the fetches whose values have arrived from the device."""
-        for _ in range(len(self._coming)):
-            work, session, entry, coming = self._coming.popleft()
+        for _ in range(len(self.coming)):
+            work, session, entry, coming = self.coming.popleft()
             if not self._calls.passed(coming.mark):
-                self._coming.append((work, session, entry, coming))
+                self.coming.append((work, session, entry, coming))
                 continue
             session.answering -= entry.spec.nbytes <= SMALL
             if not session.closed:
@@ -167,3 +167,9 @@ def _may_send(session: WorkerSession, nbytes: int) -> bool:
     """Whether one more copy of this size may be made for a fetch. One always may."""
     going = sum(len(o.data) for o in session.sending.values())
     return not going or going + nbytes <= SENDING_NBYTES
+
+
+def is_untold(session: WorkerSession) -> bool:
+    """Whether a call may have failed of which the client does not hear yet, because calls before it are on the device.
+    Until then it must not see what that left."""
+    return bool(session.flying) and session.failed > session.acked

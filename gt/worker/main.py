@@ -51,6 +51,8 @@ SWITCH_S = 0.00005  #: How long a thread that computes may keep another one from
 LOOK_S = 0.002  #: How often the reader checks whether it is needed, while the runner is at one piece of work,
 IDLE_LOOK_S = 0.02  #: and while it has none, or gets on; and how often, at most, it checks whether it is still needed.
 
+TOGETHER, TOGETHER_S = 8, 100e-6  #: So many outcomes of quick calls are sent as one, and those of so long.
+
 
 class Commands:
     """The connection for commands. Either thread may use it, under `lock`."""
@@ -151,12 +153,19 @@ class Runner(threading.Thread):
 
     def _serve(self, commands: Commands, results: Channel) -> NoReturn:
         core = commands.core
+        held: Out = []  #: Outcomes that wait for the next one: see `_may_wait`.
+        since_s = 0.0
         while True:
             out = core.step()
             self.turns += 1
             if out:
+                if not held:
+                    since_s = time.perf_counter()
+                held += out
+            if held and (not out or not core.next_is_quick or not _may_wait(held, since_s)):
                 with self.sending:
-                    results.send_all(out)
+                    results.send_all(held)
+                held = []
             elif out is None:
                 self.idle = True
                 if not self._wait(commands):
@@ -205,6 +214,13 @@ class Runner(threading.Thread):
                 return True
             os.sched_yield()  # processes that have work go first: one of them may send us ours
         return False
+
+
+def _may_wait(held: Out, since_s: float) -> bool:
+    """Whether these outcomes can wait for the next one, so as to be sent with it."""
+    if len(held) >= TOGETHER or time.perf_counter() - since_s > TOGETHER_S:
+        return False
+    return type(held[-1][0]) is msg.CallDone
 
 
 def main(argv: Sequence[str] | argparse.Namespace | None = None) -> NoReturn:
@@ -261,7 +277,8 @@ def server_of(args: argparse.Namespace, config: Config) -> tuple[str, Key | None
     if args.address:
         return logins.find(home(config), args.address, WORKER)
     if args.host or args.port:
-        return logins.find(home(config), f"{args.host or '127.0.0.1'}:{args.port or PORT}", WORKER)
+        address = f"{args.host or '127.0.0.1'}:{args.port or PORT}"
+        return logins.find(home(config), address, WORKER, config.server)
     address, key = logins.find(home(config), config.server, WORKER)
     return address or f"127.0.0.1:{PORT}", key
 
@@ -326,9 +343,10 @@ def _work(to: Joining, engine: Engine, runner: Runner, config: Config) -> NoRetu
         core.receive(msg.WorkerWelcome(msg.VERSION, number))
         if reach is not None:
             _begin_trying(reach, number, runner, results)
-        # Imported modules stay: the garbage collector need not visit them while programs run.
+        # Imported modules stay, and programs form no cycles: the garbage collector need not run so often.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(20_000, 20, 50)
         reading = Commands(commands, core, reach)
         if engine.beside:
             engine.enter_beside()

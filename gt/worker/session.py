@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import cast
 
-from gt.transport.messages import Call, Message
+import msgspec
+
+from gt.transport.messages import Call, Failure, Message
 from gt.transport.shared import Ring
 from gt.worker.run.copies import Copies
 from gt.worker.run.engine import CaptureForm, Form, Mark
@@ -16,15 +18,15 @@ from gt.worker.run.store import Array, Entry, Store
 from gt.worker.transfers import Arrived, Incoming, Outgoing
 
 
-@dataclass(slots=True, eq=False)
-class QueuedWork:
+class QueuedWork(msgspec.Struct, eq=False):
     """Something that waits for its turn."""
 
     session: WorkerSession | None  #: None: it belongs to no session (a program's text).
     message: Message | Arrived
-    fetches: list[QueuedWork] = field(default_factory=list)  #: Fetches of what this makes, to be served right after it.
+    fetches: Sequence[QueuedWork] = ()  #: Fetches of what this makes, to be served right after it.
     entry: Entry | None = None  #: Of a fetch that had to wait: what it will send.
     together: bool = False  #: A call that several workers run together.
+    waits: bool = False  #: A call that cannot continue the one before: it waits for the outcome.
     ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer,
     box: Ring | None = None  #: or the one with a mailbox for it.
     target: WorkerSession | None = None  #: Of a Copy: the session that gets the copies,
@@ -35,8 +37,7 @@ class QueuedWork:
 RECENT = 64  #: Calls of a session whose time is kept.
 
 
-@dataclass(slots=True, eq=False)
-class Running:
+class Running(msgspec.Struct, eq=False):
     """A call that has begun, until it is reported as done."""
 
     session: WorkerSession
@@ -45,7 +46,7 @@ class Running:
     ids: Sequence[int]  #: Of its inputs,
     entries: list[Entry | None]  #: and their entries in the store; empty once it is launched.
     is_quick: bool = False  #: It runs at the desk; see calls.py.
-    form: Form = field(init=False)  #: What runs it; not set for a replay.
+    form: Form = cast(Form, None)  #: What runs it; None for a replay.
     ranges: Sequence[tuple[int, int]] = ()  #: (output, n): all elements of that output are in [0, n).
     touched: tuple[int, ...] = ()  #: Of one that failed: inputs that it may have begun to overwrite.
     start_ns: int = 0
@@ -66,14 +67,17 @@ class WorkerSession:
         self.store = Store()
         self.waits_for = b""  #: The program whose text was asked for; all work is held until it comes.
         self.held: deque[QueuedWork] = deque()
-        self.flagged: Running | None = None  #: A call in flight whose outcome is on the device.
+        #: Calls in flight whose outcome is on the device, oldest first. Each one continues the one before: it fails if
+        #: that fails, and then for this reason, which is that of the call with this number.
+        self.flagged: deque[Running] = deque()
+        self.why_late: tuple[Failure, int] | None = None
         self.paused = False  #: A call has begun and waits for other workers.
         self.computing = False  #: A call is being computed, and the runner has left the desk for it.
         self.queued = 0  #: Its work in the worker's queue,
         self.short = 0  #: and in the one of short work: all of that is later than what is in the queue.
         self.flying: deque[Running] = deque()  #: Calls on the device, oldest first.
         self.cpu_ns = 0  #: For so long the runner's thread had a core for its calls,
-        #: and for each of the latest: (seq, microseconds of a core, microseconds that it took the host, when it ended).
+        #: and for each of the latest: (seq, time on a core, time that it took the host, when it ended), in nanoseconds.
         self.recent: deque[tuple[int, int, int, int]] = deque(maxlen=RECENT)
         self.last_done_ns = 0  #: When the latest of them was done.
         self.behind: deque[QueuedWork] = deque()  #: Work that waits for one of them.

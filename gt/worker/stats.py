@@ -40,7 +40,7 @@ def stats_of(core: Core, calls: Calls, groups: Groups, programs: bool = True) ->
             "spilled": s.store.away_nbytes if s.out else 0,
             "tensors": len(s.store.entries) - (0 in s.store.entries),
             "cpu_us": s.cpu_ns // 1000,
-            "recent": [*s.recent],
+            "recent": [(seq, *(ns // 1000 for ns in times)) for seq, *times in [*s.recent]],  # calls run meanwhile
         }
         for s in core.sessions.values()
     }

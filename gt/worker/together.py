@@ -61,7 +61,8 @@ class Together:
 
     def go(self, out: Out) -> bool:
         """Go on as far as possible; whether the call is over."""
-        self._calls.use(self.session, self._known)
+        self._calls.engine.use(self.session.number)
+        self._calls.use_precision(self._known)
         self._out = out
         self._calls.desk.leave(takes_long(self._known))
         try:

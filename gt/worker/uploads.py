@@ -76,7 +76,7 @@ class Uploads:
             with self._lock:
                 session.uploads.pop(chunk.key, None)
                 work = QueuedWork(session, arrived)
-                work.fetches = session.upload_fetches.pop(chunk.key, [])
+                work.fetches = session.upload_fetches.pop(chunk.key, ())
                 self._enqueue(work)
         return [(ChunkAck(chunk.session, chunk.key, upload=True), None)]
 

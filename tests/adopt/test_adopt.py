@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import traceback
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 import gt
@@ -49,6 +51,17 @@ def test_results_are_of_the_kind_of_the_arguments() -> None:
     assert same(model(x), plain(x))
     assert same(model(gt.from_torch(x)), plain(x))
     assert isinstance(F.relu(gt.ones(2)), gt.Tensor)  # torch's functions take tensors of GT
+
+
+def test_an_error_names_the_users_line() -> None:
+    """And no line of torch's, whose functions call GT's."""
+    model = gt.adopt(nn.Sequential(nn.Linear(4, 3), nn.Embedding(5, 2)))
+    ids = torch.tensor([1, 7])
+    for call in (lambda: model[1](ids), lambda: F.embedding(ids, model[1].weight)):
+        with pytest.raises(IndexError, match="index 7") as info:
+            call().tolist()
+        said = "".join(traceback.format_exception_only(info.value))
+        assert f"made by embedding at {__file__}:{call.__code__.co_firstlineno}" in said
 
 
 def test_a_parameter_that_was_not_adopted_raises() -> None:
@@ -200,6 +213,20 @@ def test_vmap_of_adopted_tensors() -> None:
     assert pairs(gt.adopt(torch.arange(2)), gt.adopt(torch.arange(2))).tolist() == [[True, False], [True, True]]
 
 
+@pytest.mark.parametrize("kind", ["Gamma", "Beta", "Dirichlet"])
+def test_samples_of_torchs_distributions_have_gradients(kind: str) -> None:
+    a = gt.adopt(torch.tensor([2.0, 3.0], requires_grad=True))
+    made = (
+        getattr(torch.distributions, kind)(a) if kind == "Dirichlet" else getattr(torch.distributions, kind)(a, a + 1)
+    )
+    x = made.rsample((500,))
+    assert x.shape == (500, 2)
+    assert abs((x.mean(0) - made.mean) / made.stddev).max().item() < 0.3
+    x[:, 0].sum().backward()
+    assert a.grad.isfinite().all()
+    assert a.grad[0].item() != 0
+
+
 def test_sizes_that_are_adopted_tensors() -> None:
     n = gt.adopt(torch.tensor(3))
     assert torch.arange(n).tolist() == [0, 1, 2]
@@ -207,14 +234,48 @@ def test_sizes_that_are_adopted_tensors() -> None:
     assert torch.arange(2).tolist() == [0, 1]
 
 
-def test_gradients_of_torch_func_raise() -> None:
+FUNC = [
+    lambda x: torch.func.grad(lambda a: a.square().sum())(x),
+    lambda x: torch.func.grad_and_value(lambda a, b: (a * b).exp().sum(), argnums=(0, 1))(x, x + 1),
+    lambda x: torch.func.jacrev(torch.exp)(x), lambda x: torch.func.jacfwd(lambda a: a.outer(a))(x),
+    lambda x: torch.func.hessian(lambda a: (a**3).sum())(x), lambda x: torch.func.vjp(torch.sin, x)[1](x)[0],
+    lambda x: torch.func.jvp(lambda a: a * a, (x,), (x + 1,)), lambda x: torch.func.linearize(torch.tanh, x)[1](x),
+    lambda x: torch.vmap(torch.func.grad(lambda a: a.sin().sum()))(torch.stack([x, x * 2])),
+    lambda x: torch.vmap(torch.func.jacrev(lambda a: a.outer(a)), in_dims=1, out_dims=1)(torch.stack([x, x * 2])),
+    lambda x: torch.func.grad(lambda d: (d["a"] * d["b"]).sum())({"a": x, "b": x * 2})["b"],
+    lambda x: torch.vmap(torch.exp)(x),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("use", FUNC)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Attempted to insert:UserWarning")  # torch's own
+def test_torch_func(use: Any) -> None:
+    x = torch.tensor([0.5, -1.0, 2.0])
+    theirs, ours = use(x), use(gt.adopt(x.clone()))
+    for right, found in zip(*[pytree.tree_leaves(made) for made in (theirs, ours)], strict=True):
+        assert type(found).__module__ == "gt.adoption.tensor"
+        torch.testing.assert_close(found.torch(), right)
+
+
+def test_gradients_by_a_models_parameters_as_a_function() -> None:
+    def per_sample(model: Any, x: torch.Tensor) -> Any:
+        def loss(p: Any, row: Any) -> Any:
+            return torch.func.functional_call(model, p, (row.unsqueeze(0),)).square().sum()
+
+        p = {k: v.detach() for k, v in model.named_parameters()}
+        return torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(p, x)
+
+    x = torch.randn(5, 4)
+    theirs = per_sample(small(), x)
+    for given in (gt.adopt(x.clone()), x):  # a tensor of the host is uploaded
+        for name, g in per_sample(gt.adopt(small()), given).items():
+            torch.testing.assert_close(g.torch(), theirs[name])
+
+
+def test_a_tensor_that_a_function_of_torch_func_reads_from_outside() -> None:
     x = gt.adopt(torch.ones(3))
-    for call in (
-        lambda: torch.func.grad(lambda a: a.square().sum())(x), lambda: torch.func.jacrev(torch.exp)(x),
-        lambda: torch.func.grad(lambda a: (a * x).sum())(torch.ones(3)),
-    ):  # fmt: skip
-        with pytest.raises(AutogradError, match=r"torch\.func"):
-            call()
+    with pytest.raises(AutogradError, match=r"torch\.func"):
+        torch.func.grad(lambda a: (a * x).sum())(torch.ones(3))
 
 
 def test_sparse_tensors_are_stored_as_dense_ones() -> None:

@@ -45,6 +45,19 @@ def test_a_bad_setting_is_one_line(capsys: pytest.CaptureFixture[str], monkeypat
     assert capsys.readouterr() == ("", "gt: GT_THREADS='many': expected int\n")
 
 
+def test_sizes_are_written_as_people_write_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GT_WORKER_MEMORY", "40G")
+    monkeypatch.setenv("GT_SPILL_MEMORY", "1.5M")
+    assert (config.load().worker_memory, config.load().spill_memory) == (40 << 30, 3 << 19)
+    monkeypatch.setenv("GT_SPILL_MEMORY", "-1")
+    assert config.load().spill_memory == -1
+    monkeypatch.setenv("GT_WORKER_MEMORY", "much")
+    assert main(["serve"]) == 2
+    assert capsys.readouterr() == ("", "gt: GT_WORKER_MEMORY='much': expected a size, such as 40G\n")
+
+
 def test_ops_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     from gt.ops.engines import EXCEPTIONS
     from gt.ops.record import TABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import gt
 from gt.cli.log import main
+from gt.dispatcher.lines import LogLines
 from gt.dispatcher.log import InstructionLog
 from gt.errors import ServerError
 from gt.transport.messages import Free, pack_ids
@@ -23,12 +25,13 @@ class Logged:
         self.cluster = Cluster()
         for _ in range(workers - 1):
             self.cluster.add_worker()
+        self.lines = LogLines()
         self.log = InstructionLog(self.write, held=self.cluster.machine.state)
         self.cluster.watch = lambda event, actions: [self.log(each) for each in (event, *actions)]
 
-    def write(self, text: str) -> None:
+    def write(self, packed: bytes) -> None:
         with self.path.open("a") as file:
-            file.write(text)
+            file.write(self.lines.text(packed) if packed else "")
 
     def ask(self, capsys: pytest.CaptureFixture[str], *options: str) -> str:
         self.log.flush()
@@ -117,6 +120,10 @@ def test_a_failed_call(logged: Logged, capsys: pytest.CaptureFixture[str]) -> No
     assert "  ERROR " in story
     assert "index 999 is out of range for size 300" in story
     assert logged.ask(capsys, "--session", "1", "--errors") == errors
+    assert re.search(r"\(test_log\.py:\d+, instruction \d+ of ", errors)
+    number, reason = re.search(r"the first, in line (\d+): session 1 (.*)", logged.ask(capsys)).groups()  # type: ignore[union-attr]
+    assert errors.splitlines()[0].split()[2] == number
+    assert reason in errors.splitlines()[0]
 
 
 def test_a_tensor_that_was_freed_too_early(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:

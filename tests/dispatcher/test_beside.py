@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dispatching import PLAIN, Hand, calls, program
 
-from gt.dispatcher.schedule import BESIDE, BURST_US, CREDITS, SHORT_US, UNKNOWN_US, Lane, best, guess, settle
+from gt.dispatcher.schedule import BESIDE, BURST_US, CREDITS, SHORT_US, UNKNOWN_US, Lane, guess, learned, settle
 from gt.dispatcher.session import Session
 from gt.program import Program
 from gt.transport import messages as msg
@@ -198,9 +198,9 @@ def test_a_client_cannot_ask_for_it() -> None:
 
 
 def test_one_slow_run_does_not_make_a_program_long() -> None:
-    assert best(300, 40_000, 1) == 300  # the first run pays for getting ready,
-    assert best(300, 40_000, 2) == 40_000  # the second shows that the guess was wrong,
-    assert best(200, 40_000, 9) == 226  # a later one was disturbed
-    assert best(40_000, 200, 9) == 200
+    assert learned(0, 300, 40_000, 1)[1] == 300  # the first run pays for getting ready,
+    assert learned(0, 300, 40_000, 2)[1] == 40_000  # the second shows that the guess was wrong,
+    assert learned(0, 200, 40_000, 9)[1] == 226  # a later one was disturbed
+    assert learned(0, 40_000, 200, 9)[1] == 200
     assert guess([]) == 0
     assert guess([10] * 100_000) == guess([1 << 40]) == UNKNOWN_US

@@ -197,6 +197,25 @@ def test_of_several_failures_the_one_with_the_earliest_root_is_told(hand, order)
     assert (failed.seq, failed.root, failed.error.kind) == (2, 1, "PeerFailed")
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_what_a_worker_blames_on_a_call_is_blamed_on_what_that_failed_for(hand, early):
+    """The second worker has nothing of what call 1 made: it only sees that the first one fails in call 2. What call 2
+    has kept, it keeps for that, and so it fails in call 3."""
+    client, workers, x = start_with_tensor(hand)
+    one, other = workers
+    why, seen = msg.Failure("IndexOutOfRange", "this"), msg.Failure("PeerFailed", "another")
+    for what, inputs, scalars in ((PLAIN, [x], ()), (STEP, [x], (0.5,)), (STEP, [x + 2], (0.5,))):
+        client.call(what, inputs, scalars)
+    answers = [(one, 1, 1, why), (other, 1, 1, why), (other, 2, 2, seen), (other, 3, 2, seen), (one, 3, 2, seen)]
+    answers.insert(2 if early else 4, (one, 2, 1, why))
+    heard = [
+        m for worker, seq, root, error in answers
+        for m in client.hears(worker.failed(client, seq, root, error.text, error.kind))
+    ]  # fmt: skip
+    failed = [m for m in heard if isinstance(m, msg.CallFailed)]
+    assert failed == [msg.CallFailed(0, seq, 1, why) for seq in (1, 2, 3)]
+
+
 @COUNTS
 def test_a_failed_step_keeps_what_it_was_to_replace(hand, count):
     client, workers, x = start_with_tensor(hand, count)

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import re
+import weakref
 
 import pytest
 from dispatching import BROKEN, PLAIN, STEP, TOKEN, program, start_with_tensor
 from msgspec import structs
 
-from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost
-from gt.dispatcher.log import InstructionLog
+from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost, Send
+from gt.dispatcher.lines import LogLines
+from gt.dispatcher.log import WAITING, InstructionLog
 from gt.places import Place
 from gt.program import Instruction, Precision, Program
-from gt.transport.messages import VERSION, Call, CallDone, Define, Hello, WorkerHello, pack_ids
+from gt.transport.messages import (
+    VERSION,
+    Call,
+    CallDone,
+    CallFailed,
+    Chunk,
+    Define,
+    Hello,
+    Refused,
+    Stats,
+    WorkerHello,
+    pack_ids,
+)
 
 
 def written(*happened, **options):
     """The lines of a log of this."""
-    lines = []
-    log = InstructionLog(lines.append, **options)
+    notes, lines = [], LogLines()
+    log = InstructionLog(notes.append, **options)
     for each in happened:
         log(each)
     log.flush()
-    return "".join(lines).splitlines()
+    return "".join(lines.text(each) for each in notes if each).splitlines()
 
 
 def logged(hand):
@@ -173,3 +187,36 @@ def test_the_log_shows_plans_for_several_workers(hand):
     assert "    | a note\n" in text
     assert "session 1 holds 2, as f32[8], layout [] on x=2: workers 1 2" in text
     assert "its own x=2" in text
+
+
+def test_messages_that_cannot_be_encoded_have_a_line_too():
+    bad = Stats(1, {"x": object()})
+    lines = written(
+        Send(b"p", Refused("no")), Send(b"p", bad), Send(b"p", CallFailed(1, 1, 1, object())), Send(b"p", bad)
+    )
+    assert [re.split(" {2,}", line)[5] for line in lines] == ["log", "Refused", "Stats", "CallFailed", "Stats"]
+    assert all("ERROR not readable: TypeError" in line for line in lines[2:])
+
+
+def test_a_note_keeps_no_payload():
+    class Payload(bytearray):
+        pass
+
+    handed_on = []
+    log = InstructionLog(handed_on.append)
+    payload = Payload(1000)
+    gone = weakref.ref(payload)
+    log(MessageCame(b"p", Chunk(0, 1, 0, 1000), payload))
+    del payload
+    assert gone() is None
+    assert not handed_on
+    log.flush()
+    assert "  1.0  " in LogLines().text(handed_on[0])
+
+
+def test_notes_are_handed_on_before_they_are_many():
+    handed_on = []
+    log = InstructionLog(handed_on.append)
+    for i in range(10 * WAITING):
+        log(MessageCame(b"p", CallDone(0, i)))
+    assert len(handed_on) == 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatching import STEP, WRITE, Client, FakeWorker, Hand, calls, finish, program, types
+from dispatching import CREATE, STEP, WRITE, Client, FakeWorker, Hand, calls, finish, program, types
 
 from gt.dispatcher.memory import IDLE_S, RETRY_S, SLICE_S
 from gt.transport import messages as msg
@@ -111,6 +111,23 @@ def test_whether_a_call_is_refused_depends_on_its_own_session(hand: Hand) -> Non
     assert spills(worker, out) == [(a.number, [1])]
     (call,) = calls(worker, spilled(worker, a, 1))
     assert call.refused is None
+
+
+def test_sessions_that_have_nothing_yet_wait_for_each_other(hand: Hand) -> None:
+    """A notebook was left open; two others begin, and each needs nearly all memory."""
+    worker = hand.worker(50)
+    a, b, c = hand.client(*KNOWN), hand.client(CREATE), hand.client(CREATE)
+    x = a.upload(worker)
+    out = b.call(CREATE, [], scalars=(1.0,)) + c.call(CREATE, [], scalars=(2.0,))
+    assert spills(worker, out) == [(a.number, [x])]
+    assert calls(worker, out) == []
+    (call,) = calls(worker, spilled(worker, a, x))
+    assert (call.session, call.refused) == (b.number, None)
+    worker.done(b, 1)
+    ((number, tensors),) = spills(worker, hand.pass_time(IDLE_S))  # what it has made leaves, for the other one
+    assert number == b.number
+    (call,) = calls(worker, spilled(worker, b, *tensors))
+    assert (call.session, call.refused) == (c.number, None)
 
 
 def test_an_upload_without_room_is_kept_outside(hand: Hand) -> None:

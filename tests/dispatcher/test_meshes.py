@@ -278,22 +278,17 @@ def test_what_was_computed_from_a_call_that_fails_with_a_worker_fails_too(hand):
     assert client.lost(made + 2) is None
 
 
-def test_what_was_asked_for_before_there_were_several_fails_with_its_call(hand):
-    """The worker that runs the call is there, but every call under way fails: its result must not be seen either."""
+def test_a_call_in_which_the_lost_worker_had_no_part_goes_on(hand):
+    """It was sent before the session had several workers."""
     client, first, second, x = on_the_first_of_two(hand)
     client.call(PLAIN, [x])
     made = client.next_id - 1
     client.fetch(5, made)
-    client.fetch(6, x)
     client.set_mesh(x=2)
-    out = second.die()
-    heard = client.hears(out)
-    assert [m.seq for m in heard if isinstance(m, msg.CallFailed)] == [1]
-    assert [m.request for m in heard if isinstance(m, msg.FetchFailed)] == [5]
-    assert [m.request for m in first.hears(out, msg.Cancel)] == [5]
-    late = first.say(msg.Chunk(client.session.number, 5, 0, 32, (8,), "float32"), bytes(32))
-    assert client.hears(late) == []
-    there = first.say(msg.Chunk(client.session.number, 6, 0, 32, (8,), "float32"), bytes(32))
+    assert client.hears(second.die(), msg.CallFailed, msg.FetchFailed) == []
+    done = client.hears(first.done(client, 1))
+    assert [m.seq for m in done if isinstance(m, msg.CallDone)] == [1]
+    there = first.say(msg.Chunk(client.session.number, 5, 0, 32, (8,), "float32"), bytes(32))
     assert types(client.hears(there)) == [msg.Chunk]
 
 
@@ -322,6 +317,20 @@ def test_refused_calls_say_why(hand):
     assert "this session's mesh (x=3) has lost a worker (host, pid 7); set a new one: gt.mesh(...)" in call.refused.text
 
 
+def test_calls_that_wait_for_a_new_mesh_are_one_error_with_the_loss(hand):
+    """Calls that a loop had sent before its client heard of the loss. What it sends later is told again."""
+    client, workers, x = start_with_tensor(hand, 3)
+    client.call(PLAIN, [x])
+    workers[2].die()
+    for worker in workers[:2]:
+        worker.done(client, 1)
+    for acked, root in ((0, 1), (0, 1), (1, 4), (1, 4), (5, 6)):
+        (call,) = calls(workers[0], client.call(PLAIN, [x], acked=acked))
+        assert (call.root, call.refused.kind) == (root, "LostError")
+        for worker in workers[:2]:
+            worker.failed(client, call.seq, root)
+
+
 def test_calls_that_fail_for_one_reason_are_one_error(hand):
     """A step whose batch was lost too is blamed on the call that lost the parameters, not on itself."""
     client, workers, x = start_with_tensor(hand, 3)
@@ -333,6 +342,26 @@ def test_calls_that_fail_for_one_reason_are_one_error(hand):
     for inputs in ([batch, x + 1], [x + 1, batch]):
         out = client.call(both, inputs)
         assert [call.root for call in calls(workers[0], out)] == [1]
+
+
+def test_a_call_that_fails_for_two_reasons_is_blamed_on_the_earlier_one(hand):
+    """One operand could not be created without a mesh; the other is a step on what was lost with the worker."""
+    client, workers, x = start_with_tensor(hand, 3)
+    both = Program(PLAIN.inputs * 2, "", (Instruction("add", (0, 1), {}),), (2,), (), ())
+    client.define(both)
+    client.define(CREATE)
+    client.call(PLAIN, [x])
+    workers[2].die()
+    lost, created = x + 2, x + 3
+    client.call(STEP, [x + 1], (0.5,))
+    fail(client, workers[:2], 2, root=1)
+    client.call(CREATE, [], (1.0,), acked=2)
+    (failed, _) = client.hears(fail(client, workers[:2], 3, text="no mesh"))
+    assert (failed.root, client.lost(lost).kind, "mesh" in client.lost(created).text) == (3, "LostError", True)
+    for inputs in ([created, lost], [lost, created]):
+        out = client.call(both, inputs, acked=3)
+        (call,) = calls(workers[0], out)
+        assert (call.root, call.refused) == (1, client.lost(lost))
 
 
 def test_a_session_may_lose_all_its_workers(hand):

@@ -166,6 +166,33 @@ def test_the_work_of_a_client_that_is_gone_goes_on(hand: Hand, worker: FakeWorke
     assert msg.CloseSession(named.number) in worker.hears(out)
 
 
+def test_what_a_client_asks_and_keeps_has_an_effect_in_order(hand: Hand, worker: FakeWorker, named: Named) -> None:
+    """Also if it does not wait for the answers, because of Ctrl-C: what it keeps after a drop is there."""
+    x = kept(named, worker)
+    named.call(PLAIN, [x])
+    named.leave()
+    again = Named(hand)
+    y = again.upload(worker)
+    for out in (again.ask(msg.Drop, "x"), again.keep("x"), again.ask(msg.GetKept), again.keep("z", y)):
+        assert not again.hears(out), "the work of the client before was not waited for"
+    out = worker.done(named, 1)  # nothing has to be copied for the first
+    assert [(m.request, [t.name for t in m.things]) for m in again.hears(out)] == [(1, []), (2, []), (3, ["x"])]
+    assert again.answer(copied(out, worker)) == msg.Kept(4)
+    assert again.names() == ["x", "z"]
+
+
+def test_what_a_client_asks_behind_what_it_keeps_waits_for_that_alone(worker: FakeWorker, named: Named) -> None:
+    x = named.upload(worker)
+    named.call(PLAIN, [x])
+    named.keep("x", x)
+    named.ask(msg.Drop, "x")
+    named.keep("x", x + 1)
+    out = copied(worker.done(named, 1), worker)
+    assert types(named.hears(out)) == [msg.Kept, msg.Kept]
+    named.answer(copied(out, worker))
+    assert named.names() == ["x"]
+
+
 def test_what_a_gone_client_cannot_finish_is_given_up(hand: Hand, worker: FakeWorker, named: Named) -> None:
     chunk = msg.Chunk(0, 1, 0, 8 << 18, (1 << 19,), "float32")
     named.say(chunk, bytes(1 << 18))  # the first of eight

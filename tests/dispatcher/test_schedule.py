@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 from dispatching import PLAIN, Hand, at_the_input, calls, planning, program
 
-from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, estimate
+from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, learned
 from gt.dispatcher.session import Session
 from gt.transport import messages as msg
 from gt.transport.identity import CLIENT, User
@@ -177,9 +177,9 @@ def test_no_credit_no_turn():
 
 
 def test_estimates_follow_what_was_measured():
-    assert estimate(1000, 50_000, 1) == 50_000  # the first run replaces the guess,
-    assert estimate(50_000, 100, 2) == 100  # the second the first, which paid for getting ready,
-    assert estimate(100, 180, 3) == 110  # later ones count for an eighth
+    assert learned(1000, 1000, 50_000, 1)[0] == 50_000  # the first run replaces the guess,
+    assert learned(50_000, 1000, 100, 2)[0] == 100  # the second the first, which paid for getting ready,
+    assert learned(100, 100, 180, 3)[0] == 110  # later ones count for an eighth
 
 
 # --- calls for several workers ---------------------------------------------------------------
@@ -259,3 +259,75 @@ def test_no_worker_is_idle_while_a_call_waits_for_another_one_too(hand):
     assert [c.session for c in calls(workers[0], out)] == [near.number]
     out = workers[1].done(far, 1, run_us=20_000)
     assert [[c.session for c in calls(each, out)] for each in workers] == [[client.number], [client.number]]
+
+
+def parts_of(singles, together, *, long_us=10_000, joint_us=10_000, users=None, total_us=4_000_000):
+    """The part of the second of two workers that each session gets: so many on it alone, then so many on both, each of
+    which always has calls there. A call of both begins on the two at once."""
+    hand = Hand(looking=False)
+    workers = hand.workers(2)
+    hand.planner = planning(at_the_input)
+    clients = {}
+    for k in range(singles + together):
+        if k < singles:
+            hand.client().upload(workers[0])  # somebody on the first worker, who does nothing
+        what = program(length=k + 1)
+        client = hand.client(what, **({} if k < singles else {"x": 2}))
+        client.x, client.what = client.upload(*workers[k < singles :]), what
+        client.session.user = users[k] if users is not None else None
+        client.us = long_us if k < singles else joint_us
+        clients[client.number] = client
+    assert [list(c.session.workers) for c in clients.values()] == [[2]] * singles + [[1, 2]] * together
+    waiting = [deque() for _ in workers]
+    busy = [None, None]  # (when it is done, call)
+    used = dict.fromkeys(clients, 0)
+
+    def note(out):
+        for w, calls_ in zip(workers, waiting, strict=True):
+            calls_.extend(calls(w, out))
+
+    for client in clients.values():
+        for _ in range(24):
+            note(client.call(client.what, [client.x]))
+    now_us = 0
+    while now_us < total_us:
+        heads = [calls_[0] if calls_ and at is None else None for calls_, at in zip(waiting, busy, strict=True)]
+        for k, call in enumerate(heads):
+            client = clients[call.session] if call is not None else None
+            if client is not None and (len(client.session.workers) == 1 or heads[1 - k] == call):
+                waiting[k].popleft()
+                busy[k] = now_us + client.us, call
+        then_us = min(at[0] for at in busy if at is not None)
+        hand.pass_time((then_us - now_us) / 1e6)
+        now_us = then_us
+        for k, at in enumerate(busy):
+            if at is not None and at[0] == now_us:
+                busy[k], client = None, clients[at[1].session]
+                note(workers[k].done(client, at[1].seq, client.us))
+                if k == 1:
+                    used[client.number] += client.us
+                    note(client.call(client.what, [client.x]))
+    return [us / total_us for us in used.values()]
+
+
+@pytest.mark.parametrize(
+    ("singles", "together", "long_us", "joint_us"),
+    [
+        (3, 1, 10_000, 10_000),
+        (1, 3, 10_000, 10_000),
+        (2, 2, 10_000, 10_000),
+        (3, 1, 2_000, 30_000),
+        (1, 1, 50_000, 9_000),
+    ],
+)
+def test_a_worker_is_shared_evenly_with_sessions_on_several(singles, together, long_us, joint_us):
+    fair = 1 / (singles + together)
+    for part in parts_of(singles, together, long_us=long_us, joint_us=joint_us):
+        assert 0.9 * fair < part < 1.1 * fair
+
+
+def test_shares_hold_for_sessions_on_several_workers_too():
+    ada, bob = User("ada", CLIENT, "aa", share=2), User("bob", CLIENT, "bb")
+    for users in ((ada, bob), (bob, ada)):
+        alone, both = parts_of(1, 1, users=users)
+        assert 0.9 < (alone / both) / (users[0].share / users[1].share) < 1.1

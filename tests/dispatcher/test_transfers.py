@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import PLAIN, Hand, disconnected, floats, start, start_with_tensor, types
+from dispatching import PLAIN, Hand, disconnected, floats, program, start, start_with_tensor, types
 
 from gt.dispatcher.events import Send
 from gt.program import Instruction, Program
 from gt.transport import messages as msg
+
+UPDATE = program(update=True)
 
 
 def test_an_upload_goes_to_the_worker_untouched_and_is_acknowledged(client, worker):
@@ -359,3 +361,16 @@ def test_a_layout_can_be_asked_for_alone(hand):
     y = other.upload(workers[0])
     (answer,) = other.hears(other.say(msg.Fetch(0, 1, y, layout=True)))
     assert (answer.workers, answer.layout) == ((1,), "[]")
+
+
+def test_a_value_that_a_failed_call_kept_comes_behind_the_failure(client, worker, x):
+    """A refused call fails before the one before it has ended on the device, and keeps a value that can be fetched."""
+    client.call(PLAIN, [x])
+    client.define(UPDATE)
+    client.call(UPDATE, [x])
+    kept = client.next_id - 1
+    client.fetch(1, kept)
+    assert client.hears(worker.failed(client, 2)) == []
+    assert client.hears(worker.say(msg.Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(32))) == []
+    assert types(client.hears(worker.done(client, 1))) == [msg.CallFailed, msg.CallDone, msg.Chunk]
+    assert not client.session.fetches

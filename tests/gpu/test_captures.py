@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import gt
+from gt.errors import IndexOutOfRange
 from gt.worker.engines.streams import Streams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -151,3 +152,41 @@ def test_batches_that_change_reach_the_highest_tier(fresh: None, batches: str) -
         assert step["given_up"] == {} or "us, against" in str(step["given_up"]), step  # judged slower on a busy host
         settled += step["tiers"].get("3", {"hits": 0})["hits"] > STEPS
         time.sleep(0.2)
+
+
+class Computed(Loop):
+    """Its targets are computed: each call checks on the device that they are in range."""
+
+    def __init__(self, lib: Any) -> None:
+        super().__init__(lib, "rotating")
+        self.more = self.upload(np.zeros(64, np.int64))
+
+    def batch(self, i: int) -> tuple[Any, Any]:
+        x, y = super().batch(i)
+        return x, y + self.more
+
+
+def test_steps_behind_a_bad_index_change_nothing(fresh: None) -> None:
+    """They are launched before it is known that an index was bad. The model is the one before the bad step; then
+    training goes on as PyTorch's."""
+    mine, theirs = Computed(gt), Computed(torch)
+    end, i = time.monotonic() + COMPILED_S, 0
+    while i == 0 or hottest()["tiers"].get("3", {"hits": 0})["hits"] <= STEPS:
+        assert time.monotonic() < end, hottest()
+        losses = [mine.step(k) for k in range(i, i + STEPS)]
+        want = [theirs.step(k).item() for k in range(i, i + STEPS)]
+        np.testing.assert_allclose([loss.item() for loss in losses], want, rtol=2e-2)
+        i += STEPS
+        time.sleep(0.2)
+    good, bad = mine.more, mine.upload(np.full(64, 50))
+    for _ in range(3):
+        before = [p.detach().numpy().copy() for p in mine.net.parameters()]
+        mine.more = bad
+        mine.step(i)
+        mine.more = good
+        with pytest.raises(IndexOutOfRange, match="cross_entropy"):
+            [mine.step(i + k) for k in range(12)][-1].item()
+        for p, was in zip(mine.net.parameters(), before, strict=True):
+            assert np.array_equal(p.detach().numpy(), was)
+        losses = [mine.step(i + k).item() for k in range(STEPS)]
+        assert np.isfinite(losses).all()

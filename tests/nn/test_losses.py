@@ -123,6 +123,33 @@ def test_ctc(reduction: str) -> None:
     assert impossible.item() == float("inf")
 
 
+def test_the_gradient_of_ctc_is_a_slope_of_the_scores() -> None:
+    scores = _rng.normal(size=(6, 3, 4))
+    targets, times, lengths = gt.tensor([[1, 1], [2, 3], [3, -1]]), gt.tensor([6, 4, 5]), gt.tensor([2, 2, 1])
+
+    def loss(x: Any) -> Any:
+        return gt.nn.functional.ctc_loss(x.log_softmax(-1), targets, times, lengths, reduction="sum")
+
+    x = gt.from_numpy(scores).requires_grad_()
+    (d,) = gt.autograd.grad(loss(x), x, create_graph=True)
+    (dd,) = gt.autograd.grad(d.square().sum(), x)
+    along = _rng.normal(size=scores.shape)
+    step = 1e-6 * along
+    ends = [gt.from_numpy(scores + k * step).requires_grad_() for k in (1, -1)]
+    slopes = [gt.autograd.grad(loss(end), end)[0] for end in ends]
+    high, low = (loss(end).item() for end in ends)
+    assert (d.detach().numpy() * along).sum() == pytest.approx((high - low) / 2e-6, rel=1e-6)
+    twice = (slopes[0].square().sum() - slopes[1].square().sum()).item() / 2e-6
+    assert (dd.numpy() * along).sum() == pytest.approx(twice, rel=1e-6)
+
+
+def test_ctc_refuses_lengths_beyond_the_sequence() -> None:
+    lp, targets = gt.zeros(3, 1, 4).log_softmax(-1), gt.tensor([[1, 2]])
+    for lengths in ([4], [2]), ([3], [3]), ([-1], [1]):
+        with pytest.raises(IndexError, match="ctc_loss: index"):
+            gt.nn.functional.ctc_loss(lp, targets, *(gt.tensor(n) for n in lengths)).item()
+
+
 def test_the_old_way_to_say_the_reduction() -> None:
     assert gt.nn.MSELoss(size_average=False).reduction == "sum"
     assert gt.nn.MSELoss(reduce=False).reduction == "none"

@@ -15,7 +15,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, DTypeError, ShapeError, StateError
-from tests.beside_torch import agree_as_twins, arrays, as_in_torch, nn_twins, same
+from tests.beside_torch import agree, agree_as_twins, arrays, as_in_torch, nn_twins, same
 from tests.client.mistakes import Mistakes, refused
 
 _rng = np.random.default_rng(3)
@@ -228,6 +228,32 @@ def test_extra_state_and_hooks_of_states() -> None:
 
 
 # --- hooks -------------------------------------------------------------------------------------------
+
+
+def test_hooks_of_all_modules() -> None:
+    from importlib import import_module
+
+    def story(lib: Any) -> list[Any]:
+        every = import_module(f"{lib.__name__}.nn.modules.module")
+        model = lib.nn.Sequential(lib.nn.Tanh(), lib.nn.Sigmoid())
+        log: list[Any] = []
+        own = model[1].register_forward_hook(lambda m, args, out: log.append("own"))
+        handles = [
+            every.register_module_forward_pre_hook(lambda m, args: log.append(("pre", type(m).__name__))),
+            every.register_module_forward_hook(lambda m, args, out: log.append(("post", type(m).__name__))),
+            every.register_module_forward_hook(lambda m, args, out: out * 2 if type(m).__name__ == "Tanh" else None),
+            every.register_module_full_backward_pre_hook(lambda m, g: log.append(("in", type(m).__name__))),
+            every.register_module_full_backward_hook(lambda m, gi, go: log.append(("out", type(m).__name__))),
+        ]
+        x = lib.from_numpy(X).requires_grad_()
+        y = model(x)
+        y.sum().backward()
+        for handle in [own, *handles]:
+            handle.remove()
+        model(x)
+        return [y, x.grad, log]
+
+    agree(story, rtol=1e-6)
 
 
 def _forward_hooks(module: Any, log: list[Any]) -> list[Any]:

@@ -72,8 +72,18 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     ],
     "Rprop": [{}, {"lr": 0.1, "etas": (0.3, 1.5), "step_sizes": (1e-3, 0.2)}, {"maximize": True, "lr": 0.001}],
 }
-CASES = [pytest.param(name, kw, id=f"{name}-{i}") for name, kws in SETTINGS.items() for i, kw in enumerate(kws)]
+#: Those whose step is no op of its own.
+COMPOSED: dict[str, list[dict[str, Any]]] = {
+    "Adafactor": [
+        {},
+        {"lr": 0.05, "beta2_decay": -0.5, "eps": (1e-6, 1e-2), "d": 1.5, "weight_decay": 0.1},
+        {"lr": 0.02, "maximize": True},
+    ]
+}
+EVERY = SETTINGS | COMPOSED
+CASES = [pytest.param(name, kw, id=f"{name}-{i}") for name, kws in EVERY.items() for i, kw in enumerate(kws)]
 FIRST = [pytest.param(name, kws[-1], id=name) for name, kws in SETTINGS.items()]
+REPLAYED = [pytest.param(name, kws[-1], id=name) for name, kws in EVERY.items()]
 
 _rng = np.random.default_rng(4)
 X = _rng.normal(size=(7, 5))
@@ -149,7 +159,7 @@ def test_one_instruction_per_parameter(name: str, settings: dict[str, Any], sess
     assert all(sum(i.op in ops for i in p.code) == len(START) for p in programs)
 
 
-@pytest.mark.parametrize(("name", "settings"), FIRST)
+@pytest.mark.parametrize(("name", "settings"), REPLAYED)
 @as_in_torch()
 def test_a_function_replays_the_step(lib: Any, name: str, settings: dict[str, Any], session: Session) -> Any:
     """Numbers that change are read again: the learning rate, the count, whatever follows from them."""
@@ -162,6 +172,23 @@ def test_a_function_replays_the_step(lib: Any, name: str, settings: dict[str, An
         step()
     assert lib is torch or step.replays >= STEPS - 4
     return task.numbers()
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"lr": 0.05, "nesterov": False, "weight_decay": 0.0}, {"adjust_lr_fn": "match_rms_adamw"}]
+)
+@beside_torch.as_in_torch(rtol=0.02, atol=8e-3)
+def test_muon(lib: Any, settings: dict[str, Any], session: Session) -> Any:
+    """In bfloat16, which each library rounds at other places."""
+    tall, wide = (lib.from_numpy(a.astype(np.float32)).requires_grad_() for a in (START[0], X))
+    opt = lib.optim.Muon([tall, wide], **settings)
+    for _ in range(4):
+        opt.zero_grad()
+        (wide.tanh() @ tall).square().mean().backward()
+        opt.step()
+    with pytest.raises(ValueError, match="Muon"):
+        lib.optim.Muon([lib.zeros(3)])
+    return [tall, wide, opt.state[tall]["momentum_buffer"]]
 
 
 @as_in_torch()

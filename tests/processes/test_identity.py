@@ -218,6 +218,10 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert logins.find(tmp_path / "mine", "localhost:7") == ("localhost:7", key)
     assert logins.find(tmp_path / "mine", "localhost:8") == ("localhost:8", None)
     assert logins.find(tmp_path / "mine") == ("127.0.0.1:7", key), "the latest"
+    given = url("127.0.0.1:8", key)  # in GT_SERVER
+    assert logins.find(tmp_path / "mine", "localhost:8", given=given) == ("localhost:8", key)
+    assert logins.find(tmp_path / "mine", "localhost:9", given=given) == ("localhost:9", None), "another server"
+    assert logins.find(tmp_path / "mine", "localhost:8", WORKER, given) == ("localhost:8", None), "a key of a user"
     assert main(["login", text[:-5]]) == 2
     said = capsys.readouterr()
     assert text.partition("-")[2][:20] not in said.out + said.err

@@ -77,12 +77,13 @@ def test_training_goes_on_after_kill_9(serve: Serve, start: Start, form: str) ->
             first = client.line()
             assert first.startswith("back at ")
             assert int(first.split()[2]) >= max(map(int, found)), "what gt.keep had returned for was lost"
-        for line in iter(client.line, ""):
+        alive = stops is not None
+        for line in iter(client.line, ""):  # also what it has printed before it was killed
             step, loss = line.split()
             found[step] = loss
-            if stops is not None and int(step) >= stops:
+            if alive and int(step) >= (stops or 0):
                 client.signal(signal.SIGKILL)
-                break
+                alive = False
         assert client.end()[0] == (0 if stops is None else -signal.SIGKILL)
     missing = expected.keys() - found.keys()  # a step may have been kept, and its client killed before it said so
     assert len(missing) <= 2

@@ -15,7 +15,7 @@ from gt.errors import LostError
 from gt.server import users
 from gt.transport.messages import Refused, Welcome
 
-from .running import DEADLINE_S, Process, Serve, Start, alive, children, greet, join, until_gone
+from .running import DEADLINE_S, Process, Serve, Start, alive, children, greet, join, until, until_gone
 
 pytestmark = pytest.mark.processes
 
@@ -173,6 +173,17 @@ def test_instruction_log(serve: Serve, start: Start, tmp_path: Path) -> None:
     code, said = one_line(nowhere)
     assert code == 2
     assert said == f"gt: GT_INSTRUCTION_LOG={tmp_path}/none/log: No such file or directory"
+
+
+def test_the_log_of_a_server_that_is_killed(serve: Serve, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    server, address = serve(GT_INSTRUCTION_LOG=str(log))
+    (writer,) = map(int, Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split())
+    assert isinstance(greet(address), Welcome)
+    until(lambda: " Welcome " in log.read_text(), "the line of the answer")
+    server.signal(signal.SIGKILL)
+    server.end()
+    until_gone([writer], DEADLINE_S)
 
 
 def test_a_log_on_a_full_disk_ends_and_the_server_does_not(serve: Serve) -> None:

@@ -107,7 +107,10 @@ class SimWorker:
     """A worker's core with its two connections."""
 
     def __init__(self, cluster: Cluster, number: int, settings: config.Config, engine: Any) -> None:
-        found = engines.load(engine, "cpu" if engine == "torch" else "") if isinstance(engine, str) else engine
+        if isinstance(engine, str):
+            found = engines.load(engine, "cpu" if engine == "torch" else "")
+        else:
+            found = engine() if isinstance(engine, type) else engine
         self.engine: Any = Interrupted(found, self.meanwhile) if cluster.random is not None else found
         self.cluster = cluster
         self.stepping = False
@@ -133,6 +136,12 @@ class SimWorker:
     def tell(self, out: Any) -> None:
         for message, payload in out or ():
             self.results.send(message, payload)
+
+    def get_on(self) -> None:
+        """Its device does something, and it looks what."""
+        device = self.engine.engine
+        device.done = min(device.marks, device.done + self.cluster.random.choice([1, 1, 4, 100]))
+        self.step()
 
     def step_beside(self) -> None:
         """What another thread does while the runner computes."""
@@ -284,6 +293,8 @@ class Cluster:
             w.results.inbox.clear()
             if w.core.busy and not w.stepping:
                 moves.append((SimWorker.step, w))
+            if w.core.in_flight and not w.stepping and self.random is not None:
+                moves.append((SimWorker.get_on, w))
             if w.core.has_short and w.core.desk.left:
                 moves.append((SimWorker.step_beside, w))
             if not w.core.uploads._copies.empty():
@@ -405,14 +416,19 @@ def any_plan(job: ev.Solve, rng: random.Random) -> ev.PlanSolved:
         return ev.PlanSolved(job.session, job.program, error="there is none")
     n = math.prod(size for _, size in job.most)
     axes = [(("x", k),) for k in range(1, n + 1)] + ([(("x", 2), ("y", n // 2))] if n > 2 and n % 2 == 0 else [])
-    chosen = job.most if job.fixed else rng.choice(axes)
-    names = [name for name, _ in chosen]
+    some = [job.most] if job.fixed else rng.sample(axes, rng.randint(1, min(3, len(axes))))
+    plans = [ev.FoundPlan(each, _any_layouts(job, each, rng), {}, rng.choice([1.0, 1.0, 3.0])) for each in some]
+    return ev.PlanSolved(job.session, job.program, tuple(plans), 2.0)
+
+
+def _any_layouts(job: ev.Solve, axes: tuple[tuple[str, int], ...], rng: random.Random) -> tuple[str, ...]:
+    names = [name for name, _ in axes]
     layouts = []
     for k, (shape, _) in enumerate(job.text.inputs):
         over = ",".join(rng.sample(names, rng.randrange(len(names) + 1)))
         split = f"[{shape[0]}@{over}]" if shape and over and shape[0] > 1 else "[]"
         layouts.append(job.pins.get(k, split))
-    return ev.PlanSolved(job.session, job.program, chosen, tuple(layouts), {}, rng.choice([1.0, 1.0, 3.0]), 2.0)
+    return tuple(layouts)
 
 
 def recorder_of(session: sessions.Session) -> Any:

@@ -8,7 +8,7 @@ then. A client does one thing at a time with a shelf.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -72,12 +72,25 @@ def same(value: Any, array: Any) -> bool:
     return value is not None and value.shape == array.shape and np.allclose(value, array, rtol=1e-9, atol=1e-9)
 
 
+class Published(NamedTuple):
+    """Something that was published."""
+
+    nodes: list[Node]
+    owner: str
+    to: list[str] | None  #: The users who may read it, besides its owner; None: all.
+
+
 class Keeping:
     """What a thread does with the shelf of its session, and with what all have published."""
 
-    def __init__(self, thread: Thread, shelf: Shelf | None, published: list[list[Node]], losses: Callable[[], int]):
+    def __init__(
+        self, thread: Thread, shelf: Shelf | None, published: list[Published], losses: Callable[[], int],
+        user: str = "", users: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.thread = thread
         self.shelf = shelf  #: None: its session has no name.
+        self.user = user  #: "": there are no users.
+        self.users = users
         self.published = published  #: Everything that was ever published.
         self.losses = losses  #: How many workers have died.
         self.held: Callable[[int], Any] = lambda id: None  #: What the dispatcher has under an id, and which workers.
@@ -85,7 +98,7 @@ class Keeping:
     def act(self) -> bool:
         """Do one thing; False if there is nothing to do."""
         rng, shelf = self.thread.rng, self.shelf
-        if shelf is None or rng.random() < 0.15:
+        if shelf is None or rng.random() < 0.3:
             self.publish() if rng.random() < 0.5 else self.get()
             return True
         if shelf.user is not None:
@@ -154,17 +167,21 @@ class Keeping:
             self._add(found, lambda arrays: shelf.turns_out(name, arrays))
 
     def publish(self) -> None:
+        rng = self.thread.rng
         tensors, nodes = self._chosen()
-        self.published.append(nodes)
+        to = [rng.choice(self.users)] if self.users and rng.random() < 0.5 else None
+        self.published.append(Published(nodes, self.user, to))
         try:
-            gt.publish("both", {"tensors": tensors})
+            gt.publish("both", {"tensors": tensors}, to=to)
         except GTError as e:
             if not self._expected(e, nodes):
                 raise
 
     def get(self) -> None:
+        rng = self.thread.rng
+        owner = rng.choice(self.users) if self.users and rng.random() < 0.7 else self.user
         try:
-            found = gt.get("both")["tensors"]
+            found = gt.get(f"{owner}/both" if owner != self.user else "both")["tensors"]
         except ArgumentError as e:
             if "nothing is published" not in str(e) and "other workers" not in str(e):
                 raise
@@ -175,11 +192,12 @@ class Keeping:
             return
 
         def one_of(arrays: list[Any]) -> list[Node]:
-            for nodes in self.published:
-                values = [value_of(n) for n in nodes]
-                if len(values) == len(arrays) and all(map(same, values, arrays)):
-                    return nodes
-            raise AssertionError(f"nobody has published {arrays}")
+            for each in self.published:
+                values = [value_of(n) for n in each.nodes]
+                mine = each.owner == self.user or each.to is None or self.user in each.to
+                if each.owner == owner and mine and len(values) == len(arrays) and all(map(same, values, arrays)):
+                    return each.nodes
+            raise AssertionError(f"{owner} has not published {arrays} for {self.user}")
 
         self._add(found, one_of)
 

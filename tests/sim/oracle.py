@@ -54,18 +54,35 @@ class Node:
 class SentCall:
     """A call of the client."""
 
-    def __init__(self, seq: int, group: Any, nodes: list[Node], outputs: list[Node], acked: int) -> None:
+    def __init__(self, seq: int, group: Any, acked: int) -> None:
         self.seq = seq
         self.group = group
-        self.nodes = nodes  #: Everything it runs, in order.
-        self.outputs = outputs
+        self.nodes: list[Node] = []  #: Everything it runs, in order, as far as it was told of.
+        self.inputs: list[Node] = []
+        self.outputs: list[Node] = []
         self.acked = acked
-        self.inputs = [a for n in nodes for a in n.args if a.group is not group]
         self.workers: set[bytes] = set()
+        self.had: set[Node] = set()  #: Inputs that are lost since it was sent. Its workers had them when it ran.
+        self.ended: set[bytes] = set()  #: Workers of its that have done their parts.
         self.lost = False  #: A worker of its was gone before it was done.
         self.refused: Failure | None = None  #: Why the dispatcher would not have it run.
         self.done = False
         self.root = 0  #: Set if it failed.
+        self.torn = False  #: It failed, and nothing of it was kept.
+
+    def add(self, output: Node) -> list[Node]:
+        """It makes this. Returns what it runs for that and for nothing else, in order."""
+        new: dict[int, Node] = {}
+        left = [output]
+        while left:
+            node = left.pop()
+            if id(node) not in new and node not in self.nodes:
+                new[id(node)] = node
+                node.seq = self.seq
+                left += [a for a in node.args if a.group is self.group]
+        self.nodes = sorted([*self.nodes, *new.values()], key=lambda n: n.number)
+        self.inputs = [a for n in self.nodes for a in n.args if a.group is not self.group]
+        return sorted(new.values(), key=lambda n: n.number)
 
     def kept_at(self, tensors: Mapping[int, Any]) -> bool:
         """Whether the dispatcher has a value for any of its results."""
@@ -78,6 +95,7 @@ class Oracle:
     def __init__(self) -> None:
         self.pending: dict[Any, dict[int, Node]] = {}  #: By pending program and number.
         self.by_id: dict[int, Node] = {}
+        self.untold: dict[int, Node] = {}  #: By id, results of calls of which nothing was recorded so far.
         self.calls: dict[int, SentCall] = {}
         self.resolved = 0  #: Calls up to here are done or have failed.
         self.acked = 0  #: An error was raised when so many calls had been sent: what they left may be used.
@@ -93,6 +111,10 @@ class Oracle:
             return self.pending.get(value.owner, {}).get(value.num)
         return self.by_id.get(value.handle.id)
 
+    def result(self, id: int) -> Node:
+        """What has this id, told of or not."""
+        return self.by_id.get(id) or self.untold[id]
+
     def recorded(self, value: Any, node: Node) -> Node:
         """The client's value is this."""
         if value.owner is not None:
@@ -100,28 +122,37 @@ class Oracle:
             self.pending.setdefault(value.owner, {})[value.num] = node
         else:
             self.by_id[value.handle.id] = node
+            blank = self.untold.pop(value.handle.id, None)
+            if blank is not None:
+                self._told_late(self.calls[blank.seq], blank, node)
         return node
+
+    def _told_late(self, call: SentCall, blank: Node, node: Node) -> None:
+        """The call that makes this value was sent, and may have failed, inside of the statement that records it, as
+        `gt.shard_` does. What became of its result is known already; what makes it is known from now on."""
+        call.outputs[call.outputs.index(blank)] = node
+        node.group, node.number, node.id = call.group, blank.number, blank.id
+        node.workers, node.lost = blank.workers, blank.lost
+        new = call.add(node)
+        if call.root:
+            self._left(call, node)
+        elif call.done:
+            self._computed(call, new)
 
     def sent(self, seq: int, group: Any, numbers: tuple[int, ...], first: int) -> None:
         """The pending program `group` went off as call `seq`, and makes these of its results."""
         nodes = self.pending.pop(group, {})
-        outputs = []
-        for i, number in enumerate(numbers):
+        call = self.calls[seq] = SentCall(seq, group, self.acked)
+        for i, number in enumerate(numbers, first):
             node = nodes.get(number)
-            if node is not None:  # else it is a step inside an operation, or nothing that was told of
-                self.by_id[first + i] = node
-                node.id = first + i
-                outputs.append(node)
-        needed: dict[int, Node] = {}
-        left = list(outputs)
-        while left:
-            node = left.pop()
-            if id(node) not in needed:
-                needed[id(node)] = node
-                node.seq = seq
-                left += [a for a in node.args if a.group is group]
-        order = sorted(needed.values(), key=lambda n: n.number)
-        self.calls[seq] = SentCall(seq, group, order, outputs, self.acked)
+            if node is not None:
+                self.by_id[i] = node
+                call.add(node)
+            else:  # a step inside an operation, or a value that will be told of when its statement is over
+                node = self.untold[i] = Node(None, ())
+                node.number, node.seq = number, seq
+            node.id = i
+            call.outputs.append(node)
 
     def raised(self, root: int, seq: int) -> None:
         """The client raised the failure of call `root`, when it had sent `seq` calls."""
@@ -149,18 +180,31 @@ class Oracle:
         for node in call.outputs:
             node.workers.add(worker)
 
+    def ended_on(self, seq: int, worker: bytes) -> None:
+        """A worker has done its part of call `seq`."""
+        if seq in self.calls:
+            self.calls[seq].ended.add(worker)
+
     def worker_lost(self, worker: bytes, outlived: set[int], several: bool) -> None:
-        """A worker is gone; `outlived` are ids whose values others have too. If it was one of several that the client
-        had, every call under way fails."""
-        for i, node in self.by_id.items():
+        """A worker is gone; `outlived` are ids whose values others have too. Calls under way in which it has a part
+        fail, and those that others compute from their results, if it was one of several that the client had."""
+        gone: set[Node] = set()
+        for i, node in (*self.by_id.items(), *self.untold.items()):
             if worker in node.workers and i not in outlived:
                 node.lost = True
+                gone.add(node)
+        spoilt: set[Node] = set()
         for seq in range(self.resolved + 1, len(self.calls) + 1):
             call = self.calls[seq]
-            if worker in call.workers or (several and call.workers):
+            if call.workers and call.workers == call.ended:  # the dispatcher tells of it behind the calls before it
+                call.had |= gone.intersection(call.inputs)
+            elif worker in call.workers or (several and call.workers and not spoilt.isdisjoint(call.inputs)):
                 call.lost = True
+                spoilt.update(call.outputs)
                 for node in call.outputs:
                     node.lost = True
+            elif call.workers:
+                call.had |= gone.intersection(call.inputs)
 
     def done_up_to(self, seq: int) -> None:
         while self.resolved < seq:
@@ -172,8 +216,13 @@ class Oracle:
     def _succeeded(self, call: SentCall) -> None:
         call.done = True
         for node in call.inputs:
-            assert node.usable(call.acked), f"call {call.seq} ran on what call {node.root} had spoilt"
-        for node in call.nodes:
+            fine = node.usable(call.acked) or node in call.had
+            assert fine, f"call {call.seq} ran on what call {node.root} had spoilt"
+        self._computed(call, call.nodes)
+
+    def _computed(self, call: SentCall, nodes: list[Node]) -> None:
+        """A call has succeeded, and has run these."""
+        for node in nodes:
             assert not node.bad, f"call {call.seq} was to fail: {node.bad}"
             assert node.make is not None
             node.data = node.make(*[a.data for a in node.args])
@@ -185,17 +234,21 @@ class Oracle:
         assert not call.done, f"call {call.seq} has failed twice"
         call.done = True
         self.resolved = message.seq
-        call.root = message.root
+        call.root, call.torn = message.root, torn
         self._check_reason(call, message, torn)
-        kept = [(n, self._origin(n, call)) for n in call.outputs]
-        for node, old in kept:
-            node.root = message.root
-            if torn:
-                node.lost = True
-            if old is not None and not (old.poisoned or old.lost or torn):
-                node.data, node.taint = old.data, call.seq
-            else:
-                node.poisoned = True
+        for node in call.outputs:
+            self._left(call, node)
+
+    def _left(self, call: SentCall, node: Node) -> None:
+        """What a call that has failed leaves of a result: the value that it was to replace, or nothing."""
+        old = self._origin(node, call)
+        node.root = call.root
+        if call.torn:
+            node.lost = True
+        if old is not None and not (old.poisoned or old.lost or call.torn):
+            node.data, node.taint, node.lost = old.data, call.seq, False  # what others have is not lost with a worker
+        else:
+            node.poisoned = True
 
     def _check_reason(self, call: SentCall, message: CallFailed, torn: bool) -> None:
         kind, root = message.error.kind, message.root
@@ -210,8 +263,8 @@ class Oracle:
                 if node.lost:
                     # With the worker went calls under way; the first of them may be named for all.
                     roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
-        if call.refused is not None and "set a new one" in call.refused.text:
-            roots.add(call.seq)
+        if call.refused is not None and "set a new one" in call.refused.text:  # one loss is one error
+            roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
         if call.refused is not None and self.short and call.refused.kind == "OutOfMemory":
             roots.add(call.seq)
         if kind in ("LostError", "PeerFailed") and (self.lonely or call.lost or torn):

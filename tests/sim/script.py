@@ -427,6 +427,26 @@ class Thread:
             self.write(a, Node(lambda d, e: d - 0.125 * e, (x, y)))
             self.end()
 
+    def lookup(self) -> None:
+        """The same step again and again, with indices of which nobody knows whether they are in range, but the device:
+        steps are sent before it is known whether the one before has failed."""
+        a = self.pick(SMALL, write=True)
+        zero, z = self.host(np.zeros(SMALL, np.int64))
+        given = []
+        for numbers in ([self.rng.randrange(SMALL) for _ in range(SMALL)], [SMALL] * SMALL):
+            where, i = self.host(np.asarray(numbers))
+            given.append((where, i, "" if numbers[0] < SMALL else "IndexOutOfRange"))
+        self.end()
+        for _ in range(self.rng.randrange(4, 20)):
+            where, i, bad = given[self.fails and self.rng.random() < 0.15]
+            x = self.read(a)
+            added, s = self.recorded(where + zero, Node(np.add, (i, z)))
+            picked, y = self.recorded(gt.gather(a.tensor, 0, added), Node(lambda d, e: d[e], (x, s), bad))
+            a.tensor._write(TABLE["sgd"](a.tensor, picked, 0.125, 0.0))
+            self.write(a, Node(lambda d, e: d - 0.125 * e, (x, y)))
+            del added, picked
+            self.end()
+
     def pin(self) -> None:
         """Give a value a layout."""
         a = self.pick()
@@ -470,10 +490,11 @@ class Thread:
 ACTIONS = {
     "create": 8, "upload": 6, "compute": 10, "scale": 10, "combine": 14, "chain": 4, "update": 16, "step": 12,
     "index": 10, "hog": 3, "relapse": 2, "view": 5, "share": 8, "drop": 10, "end": 8, "fetch": 16, "ask": 1,
+    "lookup": 4,
 }  # fmt: skip
 
 SPILLING = {"carry": 100}
-SHARDED = {"mesh": 4, "pin": 8, "place": 2, "save": 3, "loop": 8}
+SHARDED = {"mesh": 4, "pin": 8, "place": 4, "save": 3, "loop": 8}
 
 Function = Callable[..., Any]
 UNARY: list[tuple[Function, Function]] = [(gt.tanh, np.tanh), (gt.neg, np.negative), (gt.abs, np.abs)]

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
+import msgspec
+
 import gt.client.functions.creation
 import gt.client.programs.hosted
 import gt.client.programs.pending
@@ -33,11 +35,12 @@ import gt.transport.messages
 import gt.transport.shared
 import gt.worker.calls
 import gt.worker.fetches
+import gt.worker.run.tiers
 import gt.worker.uploads
 from gt import config
 from gt.client.session.timer import tick
 from gt.client.session.transfers import Download
-from gt.dispatcher.events import Decided, Noted, PeerLost, Send, TimePassed
+from gt.dispatcher.events import Decided, MessageCame, Noted, PeerLost, Send, TimePassed
 from gt.dispatcher.session import Lost, Session
 from gt.dispatcher.users import REVOKED
 from gt.errors import GTError, ServerError
@@ -48,8 +51,8 @@ from gt.worker.run.outside import File
 
 from .changes import Changes
 from .cluster import Cluster, Hang, Link, SimWorker, using
-from .keeping import Keeping, Shelf
-from .oracle import Node, Oracle
+from .keeping import Keeping, Published, Shelf
+from .oracle import Oracle
 from .script import BALLAST, HUGE, SPILLING, SimSession, Thread, Variable, told
 
 #: Small, so that few bytes make many chunks and few calls fill a window.
@@ -66,11 +69,12 @@ LIMITS = {
     gt.dispatcher.schedule: {"SHORT_US": 400, "BESIDE": 2, "BESIDE_US": 600, "BURST_US": 3000},
     gt.worker.calls: {"QUICK_US": 800},
     gt.worker.uploads: {"SLOTS": 5},
+    gt.worker.run.tiers: {"STEPS": 1, "BUSY": 1e9, "SLOWER": 1e9},  # a graph is captured soon, and stays
     gt.worker.fetches: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80, "SENDING_NBYTES": 500},
     gt.dispatcher.machine: {"WINDOW": 6},
     gt.dispatcher.queues: {"WINDOW": 6},
     gt.dispatcher.switches: {"RUNS": 2, "APART": 0, "COPY_RATE": 1e12},
-    gt.dispatcher.timing: {"ENOUGH": 2, "WINDOW": 2, "WATCH": 1, "WATCH_S": 0.0},
+    gt.dispatcher.timing: {"ENOUGH": 2, "WINDOW": 2, "WINDOW_US": 0, "WATCH": 1, "WATCH_S": 0.0},
     gt.dispatcher.moves: {"MOVE_NBYTES": 100},
     gt.dispatcher.memory: {"SLICE_S": 0.3, "RETRY_S": 0.3},
     gt.transport.chunks: {"CHUNK": 48},
@@ -83,9 +87,15 @@ LIMITS = {
 CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)
 TAKEN = "was opened by another client"
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
-TORCH = find_spec("torch") is not None
-for engine in ["numpy", "torch"] if TORCH else ["numpy"]:
-    load(engine, "cpu")  # here, so that no import happens inside a world
+ENGINES: list[Any] = ["numpy"]  #: here, so that no import happens inside a world
+load("numpy", "cpu")
+if find_spec("torch") is not None:
+    load("torch", "cpu")
+    import gt.worker.engines.captures
+    from tests.worker.pretend import Late
+
+    ENGINES += ["torch", Late]
+    LIMITS[gt.worker.engines.captures] = {"WATCHED": 1}
 BUDGET = 20_000  #: Moves of one world; it takes a few hundred.
 
 
@@ -124,7 +134,7 @@ class Client:
         self.threads: list[Thread] = []
         self.leaving = False
         self.dead = False
-        self.several: set[bytes] = set()  #: Its workers, if it may have more than one.
+        self.several: set[bytes] = set()  #: Its workers, before the event at hand.
 
 
 class World:
@@ -148,8 +158,8 @@ class World:
             plan_after_s=rng.choice([0.0, 1e-9, 1e-9]) if sharded else 0.0,
             lease_s=[0.0, 1.0, 3600.0][seed % 3],
         )  # fmt: skip
-        # Only torch's engine writes over donated memory; numpy's is faster to simulate.
-        engine = "torch" if TORCH and seed % 3 == 0 else "numpy"
+        # torch's writes over donated memory, and a device says late what has failed; numpy's is faster.
+        engine = ENGINES[[0, 1, 0, 2][seed % 4] % len(ENGINES)]
         workers = rng.choice([2, 3, 3, 4] if sharded else [0, 1, 1, 1, 2])
         if self.spilling and not sharded:
             workers = 1
@@ -175,7 +185,7 @@ class World:
         self.blind = rng.choice([0.0, 0.0, 0.9])  #: How often a client does not look into a mailbox.
         self.names = rng.choice([(), ("p",), ("p", "p", "q", "")])  #: Of sessions; (): none has one.
         self.shelves = {name: Shelf() for name in self.names if name}
-        self.published: list[list[Node]] = []
+        self.published: list[Published] = []
         self.losses = 0  #: Workers that have died.
         self.changes = Changes()
         self.taken: set[bytes] = set()  #: Clients whose names others have taken over, or that were revoked.
@@ -241,8 +251,11 @@ class World:
         elif dice < self.deadly_workers + self.stopping and workers:
             self.changes.during(self.sessions(), "a worker stops")
             self.stop(workers[int(self.rng.random() * len(workers))])
-        elif dice > 1 - self.deadly_clients - self.revoking and self.users:
+        elif dice > 1 - self.deadly_clients - self.revoking / 2 and self.users:
             self.revoke(self.rng.choice(list(self.users)))
+        elif dice > 1 - self.deadly_clients - self.revoking and self.users:
+            self.limit(self.rng.choice(list(self.users)))
+            self.cluster.set_users(*self.users.values())
         elif dice > 0.5 and len(workers) < self.most_workers:
             self.cluster.add_worker()
 
@@ -257,6 +270,12 @@ class World:
         """The user of the sessions of this name gets a key, or a new one."""
         self.revocations += 1
         self.users[name] = User(f"user {name}", CLIENT, f"key {self.revocations}")
+        self.limit(name)
+
+    def limit(self, name: str) -> None:
+        """A user may use more or less from now on: of the time of workers, and of uploads."""
+        share, upload = self.rng.choice([1, 1, 4]), self.rng.choice([0, 100, 1000])
+        self.users[name] = msgspec.structs.replace(self.users[name], share=share, upload=upload)
 
     def revoke(self, name: str) -> None:
         """A user's key is revoked: its sessions end, and what they have kept and published. It gets a new one."""
@@ -334,7 +353,9 @@ class World:
             client.threads.append(thread)
             if self.names:
                 shelf = self.shelves.get(name)
-                thread.keeping = Keeping(thread, shelf, self.published, lambda: self.losses)
+                user, users = self.users.get(name), [u.name for u in self.users.values()]
+                mine = user.name if user is not None else ""
+                thread.keeping = Keeping(thread, shelf, self.published, lambda: self.losses, mine, users)
                 thread.keeping.held = lambda id: self.where(session, id)
                 if shelf is not None and not client.dead:
                     shelf.user = None  # whoever had it is dead
@@ -436,7 +457,8 @@ class World:
             for number in session.workers:
                 core = cores.get(number)
                 has = core.sessions.get(session.number) if core is not None else None
-                stored = {i: e for i, e in has.store.entries.items() if i} if has else {}
+                # An upload may be there and not count yet: its user uploads too much.
+                stored = {i: e for i, e in has.store.entries.items() if i and i not in session.uploads} if has else {}
                 there = {i: e.spec.nbytes * (not e.poisoned) for i, e in stored.items()}
                 known = {i: t for i, t in session.tensors.items() if t.layout is not None}
                 thought = {i: t.parts.get(number, 0) for i, t in known.items()}
@@ -473,6 +495,10 @@ class World:
     # --- what the oracle is told ---
 
     def watch(self, event: Any, actions: list[Any]) -> None:
+        if isinstance(event, MessageCame) and isinstance(event.message, CallDone):
+            client = self.by_number.get(event.message.session)
+            if client is not None:
+                client.oracle.ended_on(event.message.seq, event.peer[:-1])
         if isinstance(event, PeerLost) and event.peer.startswith(b"w"):
             for client in self.clients:
                 several = event.peer[:-1] in client.several
@@ -493,10 +519,9 @@ class World:
                 self.changes.decided(action.text)
         for oracle in oracles:
             oracle.lonely = False
-        if self.sharded:
-            for client in self.clients:
-                there = self.cluster.machine.state.sessions.get(client.session.number)
-                client.several = {w.control[:-1] for w in there.workers.values()} if there is not None else set()
+        for client in self.clients:  # not in sharded worlds alone: `gt.get` brings workers too
+            there = state.sessions.get(client.session.number)
+            client.several = {w.control[:-1] for w in there.workers.values()} if there is not None else set()
 
     def noted(self, text: str) -> None:
         """Something becomes of a session with a name."""
@@ -528,7 +553,7 @@ class World:
         for i in unpack_ids(rename.ids):
             if i in there.tensors:  # else a call went off with the same event, and has replaced it
                 holders = [there.workers[n] for n in there.tensors[i].parts]
-                client.oracle.by_id[i].workers = {w.control[:-1] for w in holders if w.control is not None}
+                client.oracle.result(i).workers = {w.control[:-1] for w in holders if w.control is not None}
 
     def watch_send(self, peer: bytes, message: Any) -> None:
         if peer.startswith(b"w"):

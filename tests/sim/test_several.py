@@ -7,6 +7,7 @@ import pytest
 
 import gt
 from gt import config
+from gt.client.record.recorder import new_recorder, recorder
 from gt.client.session.placing import set_mesh
 from gt.errors import GTError, IndexOutOfRange, LostError, OutOfMemory
 from gt.ops import TABLE
@@ -99,3 +100,23 @@ def test_a_call_that_fails_takes_no_tensor_with_it_that_was_placed_beside_it(see
         assert repr(w.layout) == "[700@x]"
         np.testing.assert_array_equal(w.numpy(), data)
         del bad
+
+
+def test_tensors_that_are_placed_keep_their_values_if_another_program_was_to_create_them() -> None:
+    """One that has ended and is not sent yet, as after an optimizer's step; or one of another thread."""
+    cluster = Cluster(2)
+    session = cluster.client()
+    with using(session):
+        set_mesh(session, "", {"x": 2})
+        index = gt.tensor([9] * 8)
+        index.numpy()
+        ended = gt.ones(8) * 2
+        recorder().mark()
+        with using(session, new_recorder(session)):
+            other = gt.ones(8) * 3
+        for w, value in ((ended, 2), (other, 3)):
+            gt.shard_(w, {0: "x"})
+            with pytest.raises(IndexOutOfRange):
+                gt.gather(w, 0, index).numpy()
+            np.testing.assert_array_equal(w.numpy(), np.full(8, value))
+            assert repr(w.layout) == "[8@x]"

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from gt import config
+import gt
+from gt import config, nn
 from gt.dispatcher.events import Solve
 from gt.errors import ServerError
+from gt.program import Program
 from gt.solver import background
 from gt.solver.hardware import HARDWARE, Hardware
 
@@ -19,9 +21,9 @@ CPU = HARDWARE["cpu-gloo"]
 SETTINGS = config.replace(config.Config(), server="ipc:///nowhere", hardware="measured")
 
 
-def job(**changes: Any) -> Solve:
-    """A step of a small network that runs on two workers, all of it replicated."""
-    program = models.recorded_step(models.mlp, layers=2, width=8, rows=4).largest.program
+def job(program: Program | None = None, **changes: Any) -> Solve:
+    """A step, by default of a small network, that runs on two workers, all of it replicated."""
+    program = program or models.recorded_step(models.mlp, layers=2, width=8, rows=4).largest.program
     two = (("x", 2),)
     fields = {"pins": {}, "memory": 0, "device": "cpu", "measured_us": 0, **changes}
     return Solve(1, program.hash(), program, two, False, two, ("[]",) * len(program.inputs), **fields)
@@ -70,3 +72,21 @@ def test_a_program_that_follows_others_is_told_what_one_worker_would_take() -> N
     one = background.price_now(asks.text, (("x", 1),), asks.layouts, CPU)
     assert found.alone_us == one > 0
     assert background.solve(job(), CPU).alone_us == 0
+
+
+def test_uploads_that_cannot_be_told_apart_have_one_layout() -> None:
+    """Two inputs of one spec: by itself each is best in another layout."""
+
+    def step(rows: int = 256) -> models.Training:
+        model = nn.Linear(rows, rows)
+        x, y = gt.ones(rows, rows), gt.ones(rows, rows)
+        return models.trained(model, lambda x, y: (model(x).relu() @ y).square().mean(), x, y)
+
+    program = models.recorded_step(step).largest.program
+    replaced = {i for _, i in program.updates}
+    x, y = (k for k in range(len(program.inputs)) if k not in replaced)
+    free = background.solve(job(program), CPU).plans
+    assert any(each.layouts[x] != each.layouts[y] for each in free)
+    found = background.solve(job(program, alike=((x, y),)), CPU).plans
+    assert len(found) == len(free)
+    assert all(each.layouts[x] == each.layouts[y] for each in found)

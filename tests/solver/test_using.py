@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from gt.chosen import Chosen
 from gt.dispatcher import meshes
 from gt.dispatcher.events import MakePlan, PlanReady
 from gt.errors import ArgumentError, DTypeError
+from gt.solver import running
 from gt.transport import messages
 from gt.transport.messages import UsePlan
 from tests.sessions import default_dtype, session_on
@@ -255,3 +257,20 @@ def test_the_message_survives_the_wire() -> None:
     assert messages.decode(messages.encode(sent)) == (sent, None)
     with pytest.raises(messages.BadMessage):
         messages.decode([msgspec.msgpack.encode(["UsePlan", "ab", [], [{"split": 3}], {}])])
+
+
+@pytest.mark.parametrize(
+    ("auto_shard", "calls", "says"),
+    [
+        (False, 3, "Set GT_AUTO_SHARD=1 to have better ones found."),
+        (True, 0, "No call has finished yet."),
+        (True, 3, "They do not change by themselves."),  # as with gt.autoshard, or a mesh of one's own
+    ],
+)
+def test_why_there_is_no_plan_to_explain(
+    monkeypatch: pytest.MonkeyPatch, auto_shard: bool, calls: int, says: str
+) -> None:
+    about = {"session": {"workers": [1, 2], "calls": calls, "plans": []}}
+    session = SimpleNamespace(stats=lambda: about, config=SimpleNamespace(auto_shard=auto_shard))
+    monkeypatch.setattr(running, "current", lambda: session)
+    assert running.explain().endswith(says)

@@ -11,7 +11,7 @@ from gt.errors import IndexOutOfRange
 from gt.ops.check import Checked
 from gt.worker.engines.graph_program import GraphProgram
 from gt.worker.engines.torch import TorchEngine
-from gt.worker.run.executor import compile_around, compile_program
+from gt.worker.run.writing import compile_around, compile_program
 from tests.worker.pretend import Pretend
 
 PLAIN = TorchEngine("cpu")

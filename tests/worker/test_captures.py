@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ import pytest
 
 import gt
 from gt import config, nn
+from gt.client.record.recorder import recorder
 from gt.errors import IndexOutOfRange
+from gt.ops import TABLE
 from gt.worker.calls import Calls
 from tests.sessions import raising
 from tests.sim.cluster import Cluster, using
@@ -147,6 +151,24 @@ def test_a_bad_index_changes_nothing(device: Pretend) -> None:
     assert np.isfinite(trainer.step(11)[0].item())
 
 
+def test_a_bad_index_changes_nothing_of_what_somebody_else_has_too(device: Pretend) -> None:
+    """So the step does not write over it."""
+    good, bad, one = (gt.from_numpy(np.full(8, k)) for k in (0, 8, 1))
+    w, value = gt.ones(8, dtype=gt.float64), np.ones(8)
+    for _ in range(12):
+        for index in (good, bad):
+            twin = copy.deepcopy(w)
+            w._write(TABLE["sgd"](w, gt.gather(w, 0, index * one) * 2, 0.125, 0.5))
+            recorder().settle()
+            if index is bad:
+                with pytest.raises(IndexOutOfRange):
+                    gt.zeros(1).item()
+            assert np.array_equal(twin.numpy(), value)
+            value = w.numpy() if index is good else value
+            assert np.array_equal(w.numpy(), value)
+    assert replays() > 8
+
+
 def test_a_number_that_is_an_index_out_of_range_names_its_line(device: Pretend) -> None:
     @gt.function
     def pick(x: Any, i: int) -> Any:
@@ -193,6 +215,33 @@ def test_graphs_share_their_memory(device: Pretend) -> None:
 
     np.testing.assert_allclose(run(), plainly(run), rtol=1e-5)
     assert replays() > 10
+
+
+@pytest.mark.parametrize("n", [4, 512])  # a small result has a place of its own, a large one is in shared memory
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_result_that_another_program_updates_stays_as_that_left_it(device: Pretend, n: int, fails: bool) -> None:
+    """That one is too short for a graph: it writes over the array, or fails and keeps it under another id."""
+
+    def made(x: Any, a: float) -> Any:
+        return ((x * a).sin() + 1).abs().sqrt()
+
+    def run() -> list[Any]:
+        x, function = gt.from_numpy(np.arange(n, dtype=np.float32)), gt.function(made)
+        values, twins = [], []
+        for i in range(40):
+            value = function(x, 0.1 * i)
+            twins.append(copy.deepcopy(value) if i % 2 else None)  # the array is another one's too
+            g = value + gt.linalg.inv(gt.zeros(1, 1)).reshape(1) if fails else value
+            value._write(TABLE["sgd"](value, g, 0.5, 0.0))
+            del g
+            recorder().settle()
+            with suppress(RuntimeError):
+                gt.zeros(1).item()  # raises it. What was read itself would be known
+            values.append(value)
+        return [v.numpy() for v in (*values, *twins) if v is not None]
+
+    np.testing.assert_allclose(run(), plainly(run), rtol=1e-5)
+    assert replays() > 20
 
 
 def test_a_loss_that_is_held_for_long_stays_as_it_was(device: Pretend) -> None:

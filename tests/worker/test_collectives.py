@@ -13,7 +13,7 @@ from gt.ops.check import check
 from gt.transport.messages import Failure, Forget
 from gt.worker.engines import load
 from gt.worker.run import collectives
-from gt.worker.run.executor import compile_program
+from gt.worker.run.writing import compile_program
 from tests.workers_here import Many, Part, check_exchanges, check_reductions, steps, sum_program, sums, together
 
 NUMPY = load("numpy")

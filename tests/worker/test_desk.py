@@ -14,7 +14,7 @@ from worker_building import Device, Kernels, unary
 from worker_driver import Driver
 
 from gt.program import Precision
-from gt.tracing import Recording
+from gt.tracing import Recording, now_ns, unpack_steps
 from gt.transport import messages as msg
 
 ONE = np.full(4, 1, np.float32)
@@ -190,3 +190,18 @@ def test_instructions_of_two_threads_are_told_apart() -> None:
     other.join()
     assert np.frombuffer(recording.take_steps(0), np.int64)[::2].tolist() == [1]
     assert recording.take_steps(0) == b""
+
+
+def test_instructions_of_an_earlier_call_are_left_out() -> None:
+    recording = Recording()
+    recording.mark(1)
+    recording.mark(2)
+    start_ns = now_ns() + 1
+    while now_ns() < start_ns:
+        pass
+    recording.mark(3)
+    recording.mark(4)
+    end_ns = now_ns()
+    steps = unpack_steps(recording.take_steps(start_ns))
+    assert [i for i, _ in steps] == [3, 4]
+    assert 0 <= steps[0][1] <= steps[1][1] <= end_ns - start_ns

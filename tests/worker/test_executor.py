@@ -1,20 +1,23 @@
-"""Tier 1: the generated code does what the program says, holds nothing too long, and fails cleanly."""
+"""Tier 1: lines, and the code generated of them, do what the program says, hold nothing too long, and fail cleanly."""
 
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import Any
 
 import numpy as np
 import pytest
-from worker_building import Broken, Builder, Device, Faulty, Kernels
+from worker_building import Broken, Builder, Device, Faulty, Kernels, Wrapped
 
 from gt.errors import IndexOutOfRange, OutOfMemory
 from gt.ops.check import check
 from gt.ops.record import TABLE
 from gt.program import Program, spec
-from gt.worker.run.executor import compile_program
+from gt.worker.run import writing
+from gt.worker.run.executor import arrange_program
+from gt.worker.run.writing import compile_program
 from tests.ops.cases import is_up, program_of, samples, specs_of, to_engine, to_numpy
 
 SHAPE = (3, 4)
@@ -28,6 +31,13 @@ def arrays(engine: Any, program: Program, seed: int = 0) -> list[Any]:
         host = rng.normal(size=shape).astype(s.dtype.numpy) if "int" not in dtype else rng.integers(0, 3, shape)
         made.append(engine.from_bytes(np.ascontiguousarray(host, s.dtype.numpy).data.cast("B"), s))
     return made
+
+
+@pytest.fixture(autouse=True, params=["line by line", "written"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of these tests are of both: the first call of a program, and the later ones."""
+    if request.param == "line by line":
+        monkeypatch.setattr(sys.modules[__name__], "compile_program", arrange_program)
 
 
 def host(engine: Any, array: Any) -> bytes:
@@ -296,7 +306,7 @@ def test_an_index_is_checked_before_it_is_used(engine: Any) -> None:
     again = b.add("embedding", 2, 1)
     checked = b.checked([rows, again])
     runnable = compile_program(checked, engine)
-    assert runnable.source.count("'embedding'") == 1  # one index, one check
+    assert writing.compile_program(checked, engine).source.count("'embedding'") == 1  # one index, one check
     table, _, other = arrays(engine, checked.program)
     good = engine.from_bytes(np.array([3, 0, 1]).data.cast("B"), spec((3,), checked.specs[1].dtype))
     bad = engine.from_bytes(np.array([3, 4, 1]).data.cast("B"), spec((3,), checked.specs[1].dtype))
@@ -395,3 +405,73 @@ def test_kernels_share_memory_only_where_the_record_says_so(engine: Any) -> None
                 if not op.aliases and any(shares(engine, x, r) for r in results[:i]):
                     wrong.add(f"{op.name}: result {i} shares memory with another")
     assert wrong == set()
+
+
+def test_written_or_not_a_call_under_way_says_where_it_failed(engine: Any) -> None:
+    """Another thread may write the code of a program while its first call runs."""
+    b = Builder(SHAPE)
+    y = b.add("tanh", b.add("neg", 0))
+    faulty = Faulty(engine)
+    faulty.fail_at = 1
+    made = arrange_program(b.checked([y]), faulty)
+    run = made.run
+    writing.write(made, faulty)
+    assert made.run is not run
+    for under_way in (run, made.run):
+        faulty.count = 0
+        with pytest.raises(Broken) as caught:
+            under_way(arrays(engine, b.checked([y]).program), ())
+        assert made.where(caught.value) == (1, False)
+
+
+class Watched(Wrapped):
+    """An engine that says which arrays were made dense, and whose last kernel may fail."""
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine)
+        self.dense_arrays: list[Any] = []
+        self.fails = False
+
+    def dense(self, array: Any) -> Any:
+        self.dense_arrays.append(array)
+        return self.engine.dense(array)
+
+    def many(self, op: Any, attrs: dict[str, Any]) -> Any:
+        many = self.engine.many(op, attrs)
+
+        def run(*args: Any) -> Any:
+            if self.fails:
+                raise Broken("in the commit")
+            return many(*args)
+
+        return run
+
+
+def test_an_optimizer_step_on_many_parameters_is_one_kernel_in_the_commit(torch_engine: Any) -> None:
+    b = Builder(SHAPE, SHAPE, (5,), (5,), scalars="ff")
+    new = [b.add("sgd", k, k + 1, ~0, ~1) for k in (0, 2)]
+    donating, keeping = b.program(new, donate=(0, 2)), b.program(new)
+    inputs = arrays(torch_engine, donating)
+    want, _ = compile_program(check(keeping), torch_engine).run([*inputs], (0.5, 0.1))
+    engine = Watched(torch_engine)
+    runnable = compile_program(check(donating), engine)
+    engine.fails = True
+    with pytest.raises(Broken) as caught:
+        runnable.run([*inputs], (0.5, 0.1))
+    assert runnable.where(caught.value) == (0, True)
+    engine.fails, engine.dense_arrays = False, []
+    got, _ = runnable.run([*inputs], (0.5, 0.1))
+    assert [x is y for x, y in zip(engine.dense_arrays, inputs, strict=True)] == [True] * 4
+    for k, (x, y) in enumerate(zip(got, want, strict=True)):
+        assert x.equal(y)
+        assert x.data_ptr() == inputs[2 * k].data_ptr()
+
+
+def test_an_array_that_was_made_dense_is_what_the_commit_reads(torch_engine: Any) -> None:
+    b = Builder((3, 4), (4, 3))
+    new = b.add("assign", 0, b.add("permute", 1, dims=[1, 0]))
+    inputs = arrays(torch_engine, b.program([new], donate=(0,)))
+    engine = Watched(torch_engine)
+    engine.dense = lambda array: torch_engine.dense(array) + 1  # type: ignore[method-assign]
+    (got,), _ = compile_program(b.checked([new], donate=(0,)), engine).run([*inputs], ())
+    assert got.equal(inputs[1].t() + 1)

@@ -12,7 +12,7 @@ import pytest
 
 from gt.errors import PeerFailed
 from gt.worker.run import tunnel
-from gt.worker.run.reach import HIGHER, Reach, own_addresses
+from gt.worker.run.reach import HIGHER, Reach, Route, own_addresses
 from tests.processes.running import knock
 
 SECRET = secrets.token_hex(32)
@@ -93,14 +93,27 @@ def test_addresses_of_gloo_are_translated(two: Ends) -> None:
     two.know()
     one, other = two.of[1], two.of[2]
     port = one.listening.getsockname()[1].to_bytes(2, "big")
-    blob = b"before\x02\x00" + port + socket.inet_aton(tunnel.HOME) + b"after"
+    blob = b"before\x02\x00" + port + socket.inet_aton(tunnel.home(1)) + b"after"
     told = one.told(blob)
     assert one.heard(told) == blob
     heard = other.heard(told)
     assert heard.startswith(b"before\x02\x00")
     assert heard.endswith(socket.inet_aton(tunnel.LOWER) + b"after"), "the higher number connects to the lower one"
-    assert socket.inet_aton(HIGHER) in one.heard(other.told(blob))
+    assert socket.inet_aton(HIGHER) in one.heard(other.told(blob.replace(b"\x7f\x64\x00\x01", b"\x7f\x64\x00\x02")))
     assert one.told(b"nothing of that kind") == b"nothing of that kind"
+
+
+@pytest.mark.parametrize("found_by", [(), (1,), (2,), (1, 2)], ids=str)
+def test_one_of_two_workers_connects_whoever_has_found_the_other_on_this_machine(
+    two: Ends, found_by: tuple[int, ...]
+) -> None:
+    two.know()
+    for n in found_by:
+        two.of[n]._routes[3 - n] = Route(True, two.of[n]._routes[3 - n].store)
+    port = two.of[1].listening.getsockname()[1].to_bytes(2, "big")
+    own = {n: b"\x02\x00" + port + socket.inet_aton(tunnel.home(n)) for n in (1, 2)}
+    connects = [n for n in (1, 2) if own[n][4:] > two.of[n].heard(two.of[3 - n].told(own[3 - n]))[4:]]
+    assert connects == [2]  # gloo lets the one connect whose own address is higher, and waits on both sides if none is
 
 
 def ended(s: socket.socket) -> bytes:

@@ -20,8 +20,9 @@ from gt.tracing import Recording, unpack_steps
 from gt.worker.engines import load
 from gt.worker.run import programs, segments, tiers
 from gt.worker.run.collectives import Collective, PeerResult
-from gt.worker.run.executor import Runnable, compile_program
+from gt.worker.run.executor import Runnable, arrange_program
 from gt.worker.run.segments import CompiledSegment, cut
+from gt.worker.run.writing import compile_program
 from tests.sessions import raising
 from tests.sharding.recorded import is_update, record
 from tests.sharding.timing import cases
@@ -98,12 +99,13 @@ def test_a_step_in_parts_is_the_step(name: str, way: str, monkeypatch: pytest.Mo
         assert found
         whole = compile_program(checked, TORCH, whole=[plainly(part) for part in found])
         want, sent = run(compile_program(checked, TORCH), checked, scalars)
-        got, met = run(whole, checked, scalars)
-        assert met == sent
-        assert len(got) == len(want)
-        for a, b in zip(got, want, strict=True):
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a.numpy(), b.numpy())
+        for code in (whole, arrange_program(checked, TORCH)):
+            got, met = run(code, checked, scalars)
+            assert met == sent
+            assert len(got) == len(want)
+            for a, b in zip(got, want, strict=True):
+                assert a.dtype == b.dtype
+                np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 @pytest.mark.parametrize("joint", [False, True])

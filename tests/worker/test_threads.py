@@ -69,6 +69,33 @@ def test_a_machine_that_becomes_busy_costs_one_slow_call() -> None:
     assert taken_s < 1.3 * 1000 * crowded(1)
 
 
+def test_a_slow_call_now_and_then_does_not_cost_the_threads() -> None:
+    """Another user runs something for a moment, ten times a second."""
+    world, used = World(2), []
+
+    def disturbed(n: int) -> float:
+        return 0.01 / n if n == 1 or len(used) % 20 else 0.016
+
+    for _ in range(2000):
+        used += world.run(disturbed, 1)
+    assert used[8:].count(1) <= 3  # it is measured again, of course
+    assert sum(t > 1 for t in used) > 1990
+
+
+def test_a_moment_of_contention_is_forgotten_soon() -> None:
+    world = World(2)
+    world.run(large, 50)
+    assert 1 in world.run(lambda n: 0.04, 10)  # two are not faster now
+    assert set(world.run(large, 100)[-60:]) == {2}
+
+
+def test_who_needs_fewer_threads_for_a_moment_does_not_go_down_to_one() -> None:
+    world = World(16)
+    assert set(world.run(lambda n: 0.016 / n, 100)[-50:]) == {16}
+    assert set(world.run(lambda n: {16: 0.005, 4: 0.004, 1: 0.016}[n], 20)[-15:]) == {4}
+    assert set(world.run(lambda n: 0.016 / n, 300)[-50:]) == {16}
+
+
 def test_it_is_not_tried_where_no_core_is_free() -> None:
     world = World(2)
     world.run(lambda n: 0.02 / n, 20)

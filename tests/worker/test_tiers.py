@@ -88,6 +88,30 @@ class Setting:
         return self.known.standing.stats()
 
 
+# --- the first call -------------------------------------------------------------------------
+
+
+def test_code_is_written_for_a_program_that_is_called_often() -> None:
+    """Most programs of a loop whose structure changes are called once, or a few times."""
+    setting = Setting(program(compile=-1))
+    for _ in range(setting.engine.by_line):
+        assert setting.call() == 1
+        code = setting.known.runnable
+        assert code is not None
+        assert code.lines is not None
+        assert not code.source
+    assert setting.call() == 1
+    assert code.lines is None
+    assert "def run" in code.source
+
+
+def test_code_is_written_for_a_program_that_is_prepared() -> None:
+    setting = Setting(program())
+    setting.tiers.prepare(setting.known)
+    assert setting.known.runnable is not None
+    assert setting.known.runnable.source
+
+
 # --- up -------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,8 @@ from gt.errors import IndexOutOfRange, OutOfMemory
 from gt.ops.check import Checked
 from gt.program import spec
 from gt.worker import engines
-from gt.worker.run.executor import Runnable, compile_program
+from gt.worker.run.executor import Runnable
+from gt.worker.run.writing import compile_program
 
 
 @pytest.fixture(scope="module")

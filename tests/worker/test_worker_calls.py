@@ -216,6 +216,17 @@ def test_completion_is_reported_when_the_device_is_done(device: Device) -> None:
     assert device.waits == 0
 
 
+def test_what_a_failed_call_left_is_not_sent_while_calls_before_it_are_on_the_device(device: Device) -> None:
+    """Failures are told in order: the client would take the old value for the new one."""
+    driver = loaded(device)
+    step = step_program()
+    assert driver.call(NEG, [1], outputs=10) == []
+    refused = msg.Failure("OutOfMemory", "too much")
+    driver.define(step)
+    driver.receive(driver.call_message(step, [1, 2], outputs=20, refused=refused), driver.fetch_message(20))
+    assert [type(m) for m in driver.work()] == [msg.CallFailed, msg.CallDone, msg.Chunk]
+
+
 def test_a_call_on_the_device_holds_none_of_its_inputs(device: Device) -> None:
     driver = loaded(device)
     array = weakref.ref(driver.entry(1).array)

@@ -309,6 +309,20 @@ def test_stats(driver: Driver) -> None:
     assert answer.data["programs"] == {}
 
 
+def test_stats_are_told_while_calls_end(driver: Driver) -> None:
+    """The runner notes what calls took, in its own thread and at any moment."""
+
+    class Ending(tuple[int, int, int, int]):
+        def __iter__(self) -> Any:
+            recent.append((2, 0, 0, 0))
+            return super().__iter__()
+
+    driver.call(NEG, [1], outputs=10)
+    recent = driver.core.sessions[1].recent
+    recent.append(Ending((1, 1000, 2000, 3000)))
+    assert driver.stats()["sessions"]["1"]["recent"][-1] == (1, 1, 2, 3)
+
+
 def test_reader_and_runner_in_two_threads(driver: Driver) -> None:
     """Thousands of calls and fetches from one thread, run in another: each fetch sees its call's value."""
     b = Builder(SHAPE, scalars="f")

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.client.compat.arguments import shown
+from gt.client.compat.autocast import set_default_dtype
 from gt.client.functions.casts import OLD_NAMES
 from gt.client.functions.creation import empty, tensor
 from gt.client.programs.pending import Value
 from gt.client.tensor import Tensor, default_dtype
 from gt.dtypes import DType, dtype
+from gt.errors import DTypeError
 
-__all__ = [*OLD_NAMES]
+__all__ = [*OLD_NAMES, "set_default_tensor_type"]
 METHODS = ["new"]
 
 
@@ -46,6 +49,14 @@ class _ByDtype(type):
 
     def __subclasscheck__(cls, other: Any) -> bool:
         return other is cls
+
+
+def set_default_tensor_type(t: Any) -> None:
+    """The old way to set the default dtype: by a type such as gt.DoubleTensor, or its name. A device has no effect."""
+    made = t.dtype if isinstance(t, _ByDtype) else OLD_NAMES.get(str(t).rpartition(".")[2])
+    if made is None:
+        raise DTypeError(f"set_default_tensor_type: expected a type such as 'torch.FloatTensor', got {shown(t)}")
+    set_default_dtype(made)
 
 
 def _type(name: str, made: DType) -> type:

@@ -31,7 +31,7 @@ strided = "gt.strided"
 #: Modules of gt that are imported when they are first used: `import gt` stays fast.
 NAMESPACES = frozenset({
     "_dynamo", "accelerator", "compiler", "cpu", "distributed", "distributions", "fx", "hub", "jit", "masked", "mps",
-    "onnx", "profiler", "serialization", "testing", "version", "xpu",
+    "onnx", "profiler", "serialization", "testing", "types", "version", "xpu",
 })  # fmt: skip
 
 #: Public names of modules that `import gt` does not load, and the modules.

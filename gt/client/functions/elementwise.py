@@ -340,6 +340,8 @@ def where(condition: Any, input: Any, other: Any) -> Tensor:
     """input where the condition is True, else other. gt.where, which also takes a condition alone, is in masks.py."""
     if isinstance(input, float) or isinstance(other, float):
         input, other = of_default_dtype(input, other)
+    if isinstance(condition, Tensor) and condition.dtype is dtypes.uint8:  # masks of old code, which torch takes here
+        condition = condition != 0
     return apply(kinds.where, (condition, input, other))
 
 

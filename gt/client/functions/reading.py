@@ -14,7 +14,7 @@ from gt.client.programs import hosted
 from gt.client.programs.pending import Value, keep
 from gt.client.record.recorder import Recorder, recorder
 from gt.client.tensor import Tensor, default_dtype
-from gt.errors import AutogradError, GTError, ShapeError
+from gt.errors import ArgumentError, AutogradError, GTError, ShapeError
 
 __all__ = ["set_printoptions"]
 METHODS = [
@@ -124,16 +124,23 @@ def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.n
     return data if dtype is None else data.astype(dtype)
 
 
+def _single(self: Tensor) -> Any:
+    """The only element, for float() and the like, which raise another error than item(), as in torch."""
+    if self._spec.size != 1:
+        raise ArgumentError(f"only a tensor of one element can become a number, got shape {self.shape}")
+    return self.item()
+
+
 def __float__(self: Tensor) -> float:
-    return float(self.item())
+    return float(_single(self))
 
 
 def __complex__(self: Tensor) -> complex:
-    return complex(self.item())
+    return complex(_single(self))
 
 
 def __int__(self: Tensor) -> int:
-    return int(self.item())
+    return int(_single(self))
 
 
 def __index__(self: Tensor) -> int:

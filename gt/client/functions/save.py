@@ -111,7 +111,8 @@ def load(
     """Load an object that gt.save() or torch.save() wrote, or the tensors of any safetensors file as a dict.
 
     Nothing in a file is executed, whatever `weights_only` is: a file with other objects than tensors, NumPy arrays and
-    plain values raises; see `gt.serialization.add_safe_globals`.
+    plain values raises; see `gt.serialization.add_safe_globals`. With `weights_only=False` it may be or contain modules
+    whose classes are defined here: each is made of what it consisted of, and its __init__ is not called.
 
     On several workers, `layout` maps patterns of tensor names to layouts: `{"*.weight": {0: "x"}}`. 0-dimensional
     tensors are not sharded. The tensors of a sharded checkpoint get the layouts that they were saved with, if the
@@ -119,19 +120,19 @@ def load(
     """
     wishes = {} if layout is None else dict(layout)
     if not isinstance(f, (str, os.PathLike)):
-        return _read(f, getattr(f, "name", "the file"), wishes)
+        return _read(f, getattr(f, "name", "the file"), wishes, not weights_only)
     if os.path.isdir(f):
         tensors, form, layouts = read_folder(Path(f))
         return _put_back(os.fspath(f), form, tensors, wishes, layouts)
     with open(f, "rb") as file:
-        return _read(file, os.fspath(f), wishes)
+        return _read(file, os.fspath(f), wishes, not weights_only)
 
 
-def _read(file: IO[bytes], path: Any, wishes: Mapping[str, Any]) -> Any:
+def _read(file: IO[bytes], path: Any, wishes: Mapping[str, Any], modules: bool) -> Any:
     first = file.read(4)
     file.seek(-len(first), os.SEEK_CUR)
     if first == b"PK\x03\x04" or (first[:1] == b"\x80" and first[2:] == b"\x8a\x0a"):
-        return _read_torchs(file, path, wishes)
+        return _read_torchs(file, path, wishes, modules)
     rows, text = read_header(file, path)
     try:
         form = None if text is None else json.loads(text)
@@ -140,7 +141,7 @@ def _read(file: IO[bytes], path: Any, wishes: Mapping[str, Any]) -> Any:
     return _put_back(path, form, {name: partial(read_array, file, row) for name, row in rows.items()}, wishes, {})
 
 
-def _read_torchs(file: IO[bytes], path: Any, wishes: Mapping[str, Any]) -> Any:
+def _read_torchs(file: IO[bytes], path: Any, wishes: Mapping[str, Any], modules: bool) -> Any:
     """The object in a file that torch.save wrote."""
     left = set(wishes)
 
@@ -152,7 +153,7 @@ def _read_torchs(file: IO[bytes], path: Any, wishes: Mapping[str, Any]) -> Any:
         text = sharding.layout_text(f"load: {name}", array.shape, wishes[wish]) if array.ndim else None
         return from_numpy(array, layout=text)
 
-    found = import_module(_TORCH_FILES).read(file, path, make)
+    found = import_module(_TORCH_FILES).read(file, path, make, modules)
     if left:
         raise ArgumentError(f"load: {path} has no tensor named {min(left)!r}")
     return found

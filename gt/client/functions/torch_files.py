@@ -2,7 +2,8 @@
 
 Law 1: reading calls no function and no class that the file names. A name in the file becomes a description (`_Named`),
        a description of a tensor (`_Stored`), or one of a few values of Python and NumPy; what they describe is made
-       from the finished object, at its end. Anything else raises.
+       from the finished object, at its end. Anything else raises. Of a module its class may be named, if that is wanted
+       (whole_modules.py).
 Law 2: offsets and strides are checked against the data before anything is read.
 
 Both formats of torch are read: archives (`data.pkl` and a file per storage; since torch 1.6) and the older one, a row
@@ -17,7 +18,7 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ import numpy as np
 from gt import dtypes
 from gt.client.compat.devices import device
 from gt.client.functions.safetensors import whole_file
+from gt.client.functions.whole_modules import OwnModules, is_module
 from gt.client.tensor import Parameter, Tensor, own
 from gt.dtypes import DType
 from gt.errors import ArgumentError, GTError
@@ -102,9 +104,9 @@ class _Stored:
 class _Unpickler(pickle.Unpickler):
     """Reads the structure of an object. It finds descriptions where a pickle asks for functions and classes."""
 
-    def __init__(self, file: Any, path: Any) -> None:
+    def __init__(self, file: Any, path: Any, safe: Mapping[str, Any]) -> None:
         super().__init__(file, encoding="utf-8")
-        self._path = path
+        self._path, self._safe = path, safe
         rebuild = dict.fromkeys(("_rebuild_tensor", "_rebuild_tensor_v2"), self._tensor)
         self._known: dict[str, Any] = {f"torch._utils.{name}": f for name, f in rebuild.items()} | {
             "torch._utils._rebuild_tensor_v3": self._typed,
@@ -139,8 +141,10 @@ class _Unpickler(pickle.Unpickler):
         )
         if inside or full in ("argparse.Namespace", "torch.nn.parameter.Parameter", "torch.serialization._get_layout"):
             return self._known.setdefault(full, _named(full))
-        if full in SAFE:
+        if full in self._safe:
             return self._known.setdefault(full, _named(full))
+        if full in OwnModules({}):
+            raise ArgumentError(f"load: {self._path} contains a module, {full}; pass weights_only=False")
         raise ArgumentError(
             f"load: {self._path} contains {full}, which is not a tensor or a plain value; files are never executed. If "
             f"it only holds values, allow it: gt.serialization.add_safe_globals([{name}])"
@@ -186,15 +190,16 @@ def _numpy_scalar(kind: Any, data: Any = b"") -> Any:
 # --- reading -----------------------------------------------------------------------------------------
 
 
-def read(file: IO[bytes], path: Any, make: Make) -> Any:
-    """The object in a file."""
+def read(file: IO[bytes], path: Any, make: Make, modules: bool = False) -> Any:
+    """The object in a file, which may be a module."""
+    safe: Mapping[str, Any] = OwnModules(SAFE) if modules else SAFE
     start = file.tell()
     first = file.read(4)
     file.seek(start)
     try:
         if first == b"PK\x03\x04":
-            return _read_archive(file, path, make)
-        return _read_older(file, path, make)
+            return _read_archive(file, path, make, safe)
+        return _read_older(file, path, make, safe)
     except GTError:
         raise
     except (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, ValueError, KeyError, TypeError, AttributeError,
@@ -202,7 +207,7 @@ def read(file: IO[bytes], path: Any, make: Make) -> Any:
         raise ArgumentError(f"load: {path} is not a valid file of torch.save: {e}") from None
 
 
-def _read_archive(file: IO[bytes], path: Any, make: Make) -> Any:
+def _read_archive(file: IO[bytes], path: Any, make: Make, safe: Mapping[str, Any]) -> Any:
     with zipfile.ZipFile(file) as archive:
         entries = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         if "data.pkl" not in entries:
@@ -211,7 +216,7 @@ def _read_archive(file: IO[bytes], path: Any, make: Make) -> Any:
             )
         if "byteorder" in entries and archive.read(entries["byteorder"]) != b"little":
             raise ArgumentError(f"load: {path} was written on a machine with another byte order")
-        form = _Unpickler(io.BytesIO(archive.read(entries["data.pkl"])), path).load()
+        form = _Unpickler(io.BytesIO(archive.read(entries["data.pkl"])), path, safe).load()
 
         def data(storage: _Storage) -> Any:
             info = entries[f"data/{storage.key}"]
@@ -219,7 +224,7 @@ def _read_archive(file: IO[bytes], path: Any, make: Make) -> Any:
                 return _mapped(file, info)
             return np.frombuffer(archive.read(info), np.uint8)
 
-        return _Finished(data, make, path)(form, "")
+        return _Finished(data, make, path, safe)(form, "")
 
 
 def _mapped(file: io.BufferedReader, info: zipfile.ZipInfo) -> Any:
@@ -234,22 +239,22 @@ def _mapped(file: io.BufferedReader, info: zipfile.ZipInfo) -> Any:
     return np.memmap(file, np.uint8, "r", at, (info.file_size,))
 
 
-def _read_older(file: IO[bytes], path: Any, make: Make) -> Any:
-    if _Unpickler(file, path).load() != _MAGIC:
+def _read_older(file: IO[bytes], path: Any, make: Make, safe: Mapping[str, Any]) -> Any:
+    if _Unpickler(file, path, safe).load() != _MAGIC:
         raise ArgumentError(f"load: {path} is not a file of torch.save")
     for _ in range(2):  # the protocol, and sizes of the machine that wrote it
-        _Unpickler(file, path).load()
-    form = _Unpickler(file, path).load()
+        _Unpickler(file, path, safe).load()
+    form = _Unpickler(file, path, safe).load()
     kinds = {s.key: s for s in _storages(form)}
     found: dict[str, Any] = {}
-    for key in _Unpickler(file, path).load():
+    for key in _Unpickler(file, path, safe).load():
         count = int.from_bytes(file.read(8), "little")
         storage = kinds.get(str(key))
         if storage is None or storage.count != count:
             raise ArgumentError(f"load: {path}: the data of a tensor has the wrong size")
         size = count * (dtypes.BY_NAME[storage.dtype].itemsize if storage.dtype else 1)
         found[str(key)] = np.frombuffer(file.read(size), np.uint8)
-    return _Finished(lambda storage: found[storage.key], make, path)(form, "")
+    return _Finished(lambda storage: found[storage.key], make, path, safe)(form, "")
 
 
 def _storages(form: Any) -> Iterator[_Storage]:
@@ -274,8 +279,8 @@ def _storages(form: Any) -> Iterator[_Storage]:
 class _Finished:
     """Makes the tensors and values that a description stands for."""
 
-    def __init__(self, data: Callable[[_Storage], Any], make: Make, path: Any) -> None:
-        self._data, self._make, self._path = data, make, path
+    def __init__(self, data: Callable[[_Storage], Any], make: Make, path: Any, safe: Mapping[str, Any]) -> None:
+        self._data, self._make, self._path, self._safe = data, make, path, safe
         self._done: dict[int, Any] = {}  #: What was made, by the identity of its description.
         self._tensors: dict[Any, Tensor] = {}  #: Tensors by the data that they show: two names of one share memory.
         self._keep: list[Any] = []  #: Descriptions stay alive, so that identities do.
@@ -315,7 +320,7 @@ class _Finished:
             return self._named(x, name)
         if isinstance(x, type) and issubclass(x, _Named):
             short = x.name.rsplit(".", 1)[-1]
-            return dtypes.BY_NAME[short] if short in dtypes.BY_NAME else SAFE.get(x.name, x.name)
+            return dtypes.BY_NAME[short] if short in dtypes.BY_NAME else self._safe.get(x.name, x.name)
         if isinstance(x, (np.ndarray, np.generic, np.dtype, slice, bytearray)) or x in _BUILTINS:
             return x
         raise ArgumentError(f"load: {self._path} contains a {type(x).__name__}, which is not a plain value")
@@ -326,8 +331,10 @@ class _Finished:
             return Size(*args)
         if x.name == "torch.device":
             return device(*args)
-        if x.name in SAFE:
-            kind = SAFE[x.name]
+        if x.name in self._safe:
+            kind = self._safe[x.name]
+            if x.name not in SAFE:
+                return self._module(kind, x, name)
             made = kind(*args) if x.state is None else kind.__new__(kind, *args)
         elif x.name == "argparse.Namespace":
             made = argparse.Namespace()
@@ -338,6 +345,15 @@ class _Finished:
             made.__setstate__(state)
         elif isinstance(state, dict):
             vars(made).update(state)
+        return made
+
+    def _module(self, kind: Any, x: _Named, name: str) -> Any:
+        """A module, of what it consisted of. A function is never called."""
+        if x.args or not isinstance(kind, type) or not isinstance(x.state, dict):
+            raise ArgumentError(f"load: {self._path} calls {x.name}; files are never executed")
+        made: Any = object.__new__(kind)
+        self._done[id(x)] = made
+        vars(made).update(self(x.state, name))
         return made
 
     def _tensor(self, x: _Stored, name: str) -> Tensor:
@@ -415,7 +431,7 @@ class _Pickler(_Python):  # type: ignore[misc]  # its methods are not in the typ
             return self._global("torch", "Size"), (tuple(x),)
         if isinstance(x, device):
             return self._global("torch", "device"), (str(x),)
-        if hasattr(x, "state_dict") and not isinstance(x, type):
+        if hasattr(x, "state_dict") and not isinstance(x, type) and not is_module(x):
             raise ArgumentError(f"save: the object contains a {type(x).__name__}; save its state_dict()")
         return NotImplemented
 

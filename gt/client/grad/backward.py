@@ -3,8 +3,8 @@
 Law: backward never waits, locks or touches data. It records ops, like any other code.
 
 Usually the pullback of a node has the code of its gradient, and its ops are recorded on values, without a tensor for
-each. If the gradients need a history themselves, or are checked or cast (create_graph, anomaly mode, autocast), or a
-function is traced, the VJP of each op is run on tensors instead.
+each. If the gradients need a history themselves (create_graph), the ops of that code are recorded on tensors. If they
+are checked or cast (anomaly mode, autocast), or a function is traced, the VJP of each op is run on tensors instead.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ def run(
     order = order_of([whole(e) for e, _ in roots])
     #: By node, for each result: a tensor, a value, or None as long as there is no gradient.
     grads: dict[Any, list[Any]] = {}
+    place, rec.place = rec.place, None
     for edge, g in roots:
         _add(rec, grads, edge, g)
     caught: dict[tuple[Any, int], Any] = {}
     keys = {(whole(e), getattr(e, "index", 0)) for e in wanted or ()}
-    plain = not create_graph and rec.policy is None and rec.trace is None
+    plain = rec.policy is None and rec.trace is None
+    record = _record if not create_graph else _record_history if rec.anomaly is None else _record_nothing
     before, rec.grad = rec.grad, create_graph
     try:
         while order:
@@ -59,17 +61,17 @@ def run(
                 if wanted is None:
                     accumulate(rec, fn, gs[0], create_graph)
                 continue
-            if not (plain and type(fn) is GradNode and _record(rec, grads, fn, gs)):
+            if not (plain and type(fn) is GradNode and record(rec, grads, fn, gs)):
                 run_node = run_vjp if type(fn) is GradNode else type(fn).backward
                 found = run_node(fn, _tensors(gs), create_graph)
                 if rec.anomaly is not None:
                     rec.anomaly.gradients(fn, [d for _, d in found])
                 for edge, d in found:
                     _add(rec, grads, edge, d)
-            if not retain_graph:
+            if not retain_graph and (type(fn) is not GradNode or fn.pull.frees):
                 fn.saved = None
     finally:
-        rec.grad = before
+        rec.grad, rec.place = before, place
     if wanted is None:
         return []
     return _tensors([caught.get((whole(e), getattr(e, "index", 0))) for e in wanted])
@@ -88,14 +90,7 @@ def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[A
         if g is not None and g.spec is not spec:
             return False  # it was given by the user, or changed by a hook
         values.append(g)
-    saved = fn.saved
-    if type(saved) is not tuple:
-        saved = fn.values()
-    if len(specs) == 1:
-        values += saved
-    else:
-        values += saved[:-1]
-        values += saved[-1] or (None,) * len(specs)
+    values += _saved(fn)
     constants, steps, found = code
     values += constants
     if steps:
@@ -108,6 +103,47 @@ def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[A
         else:
             _add(rec, grads, edge, d)
     return True
+
+
+def _saved(fn: GradNode) -> Sequence[Any]:
+    """What a node has kept of its operands, and then of its results; None for what it has not."""
+    saved = fn.saved
+    if type(saved) is not tuple:
+        saved = fn.values()
+    count = len(fn.node.specs)
+    return saved if count == 1 else (*saved[:-1], *(saved[-1] or (None,) * count))
+
+
+def _record_history(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[Any]) -> bool:
+    """The same as `_record`, with a history of what is recorded."""
+    pull, specs = fn.pull, fn.node.specs
+    code = code_for(pull, tuple([g is not None for g in gs])) if None in gs else pull.whole
+    if code is None or any(g is not None and g._spec is not spec for g, spec in zip(gs, specs, strict=True)):
+        return False
+    count = len(specs)
+    edges = (*fn.edges, *([fn] if count == 1 else [fn.part(i) for i in range(count)]))
+    places = [*gs]
+    for x, edge in zip(_saved(fn), edges, strict=True):
+        places.append(Tensor(x, edge) if type(x) is Value else x)
+    places += code.constants
+    for kind, takes in code.steps:
+        op, args = kind.op, tuple([places[i] for i in takes])
+        if op.vjp is None and op.compose is not None and any(type(a) is Tensor and a._fn is not None for a in args):
+            made = op.compose(*args, **kind.attrs)  # its parts have the gradients
+        else:
+            made = apply(kind, args)
+        if type(made) is tuple:
+            places += made
+        else:
+            places.append(made)
+    for operand, place in code.gradients:
+        _add(rec, grads, fn.edges[operand], places[place])
+    return True
+
+
+def _record_nothing(*_: Any) -> bool:
+    """Every gradient is looked at."""
+    return False
 
 
 def run_vjp(fn: GradNode, gs: list[Any], create_graph: bool) -> list[tuple[Edge | None, Any]]:

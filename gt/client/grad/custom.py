@@ -85,7 +85,7 @@ class FunctionNode:
 
     @saved.setter
     def saved(self, value: Any) -> None:
-        self.passed = value is None
+        self.passed = value is None and bool(self.context._saved)
         if self.passed:
             self.context._saved = []
 

@@ -15,7 +15,10 @@ from gt.client.tensor import Leaf, Tensor
 from gt.errors import ArgumentError, AutogradError
 from gt.ops import TABLE
 
-__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacrev", "jvp", "value_and_grad", "vjp"]
+__all__ = [
+    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad",
+    "vjp",
+]  # fmt: skip
 
 
 def _fresh(x: Any, nested: bool) -> Any:
@@ -138,43 +141,157 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     return (result, pull, aux) if has_aux else (result, pull)
 
 
-def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The value of func, and its Jacobian times the tangents (as a gradient of a gradient)."""
+def _linear(func: Callable[..., Any], primals: Sequence[Any], has_aux: bool = False) -> tuple[Any, Any, Any]:
+    """The value of func, what else it returns, and a function from tangents of the primals, one for each tensor, to
+    those of the results: the gradient of a gradient, which is linear in the one that it started with."""
     with set_grad(True):
         given = [_fresh(p, True) for p in primals]
         out = func(*given)
-        outs = _tensors(out)
+        value, aux = out if has_aux else (out, None)
+        outs = _tensors(value)
         dummies = [Tensor(backward.zeros(o)._v, Leaf()) for o in outs]  # made just now
         pulled = _grads(outs, _tensors(given), list(dummies), True)
-        pushed = _grads(pulled, dummies, list(_tensors(tangents)), bool(recorder().transforms))
-    detached = _like(out, (t.detach() for t in _tensors(out)))
-    return (out if recorder().transforms else detached), _like(out, iter(pushed))
+
+    def push(tangents: Sequence[Any]) -> list[Tensor]:
+        return _grads(pulled, dummies, list(tangents), bool(recorder().transforms))
+
+    return value, aux, push
 
 
-def jacrev(func: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that returns the Jacobian of func by one of its arguments: result sizes, then argument sizes."""
+def _settled(x: Any) -> Any:
+    """A result; outside of all transforms it has no history."""
+    return x if recorder().transforms else _like(x, (t.detach() for t in _tensors(x)))
+
+
+def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...], *, strict: bool = False,
+        has_aux: bool = False) -> Any:  # fmt: skip
+    """The value of func, and its Jacobian times the tangents (as a gradient of a gradient)."""
+    value, aux, push = _linear(func, primals, has_aux)
+    pushed = _like(value, iter(push(_tensors(tangents))))
+    return (_settled(value), pushed, _settled(aux)) if has_aux else (_settled(value), pushed)
+
+
+def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """The value of func at the primals, and a function from tangents to its Jacobian times these. func runs once.
+
+    >>> import gt
+    >>> value, push = gt.func.linearize(lambda x: x ** 2, gt.tensor([1.0, 3.0]))
+    >>> push(gt.tensor([1.0, 1.0]))
+    tensor([2., 6.])
+    """
+    value, _, push = _linear(func, primals)
+
+    def pushed(*tangents: Any) -> Any:
+        given, expected = _tensors(tangents), _tensors(primals)
+        if [t.shape for t in given] != [p.shape for p in expected]:
+            raise ArgumentError(
+                f"linearize: expected tangents of the shapes {[tuple(p.shape) for p in expected]}, got "
+                f"{[tuple(t.shape) for t in given]}"
+            )
+        return _like(value, iter(push(given)))
+
+    return _settled(value), pushed
+
+
+def _basis(x: Tensor) -> list[Any]:
+    """Tensors like x of which each has one element that is 1; the others are 0."""
+    steps = apply(kinds.arange[x.numel(), "int64"], (0, 1))
+    identity = (steps.unsqueeze(1) == steps).to(x.dtype)
+    return [row.reshape(x.shape) for row in identity.unbind(0)]
+
+
+def _one_hot(tensors: list[Tensor]) -> list[list[list[Any]]]:
+    """For each tensor the seeds of all: each element of its basis, with zeros for the other tensors."""
+    zeros = [backward.zeros(t) for t in tensors]
+    return [[[*zeros[:i], row, *zeros[i + 1 :]] for row in _basis(t)] for i, t in enumerate(tensors)]
+
+
+def _jacobian_of(
+    func: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, columns: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A function that returns Jacobians: by result, and in it by argument. `columns` finds them for tensors."""
 
     @functools.wraps(func)
-    def jacobian(*args: Any) -> Any:
-        def one(x: Any) -> Any:
-            return func(*args[:argnums], x, *args[argnums + 1 :])
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        if any(not -len(args) <= n < len(args) for n in numbers):
+            raise ArgumentError(f"argnums {argnums} is out of range for {len(args)} arguments")
+        wanted = [args[n] for n in numbers]
+
+        def of(*xs: Any) -> Any:
+            given = list(args)
+            for n, x in zip(numbers, xs, strict=True):
+                given[n] = x
+            return func(*given, **kwargs)
 
         recorder().transforms += 1
         try:
-            out, pull = vjp(one, args[argnums])
-            steps = apply(kinds.arange[out.numel(), "int64"], (0, 1))
-            identity = (steps.unsqueeze(1) == steps).to(out.dtype)
-            grads = [pull(row.reshape(out.shape))[0].unsqueeze(0) for row in identity.unbind(0)]
+            value, aux, found = columns(of, wanted, has_aux)
         finally:
             recorder().transforms -= 1
-        made = TABLE["cat"](*grads, dim=0).reshape(*out.shape, *args[argnums].shape)
-        return made if recorder().transforms or args[argnums].requires_grad else made.detach()
+        free = not recorder().transforms and not any(t.requires_grad for t in _tensors(args))
+        rows = []
+        for leaves in found:
+            by_argument = _like(wanted, iter([t.detach() if free else t for t in leaves]))
+            rows.append(by_argument[0] if isinstance(argnums, int) else tuple(by_argument))
+        made = _like(value, iter(rows))
+        return (made, _settled(aux)) if has_aux else made
 
     return jacobian
 
 
-def hessian(func: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that returns the second derivatives of func, which has one result, by one of its arguments."""
+def _joined(parts: list[Any], at: int, shape: tuple[int, ...]) -> Any:
+    return TABLE["cat"](*[p.unsqueeze(at) for p in parts], dim=at).reshape(shape)
+
+
+def jacrev(func: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False,
+           chunk_size: int | None = None) -> Callable[..., Any]:  # fmt: skip
+    """A function that returns the Jacobian of func by some of its arguments: result sizes, then argument sizes. It
+    takes a backward pass for each element of the results.
+
+    >>> import gt
+    >>> gt.func.jacrev(lambda x: x ** 2)(gt.tensor([1.0, 3.0]))
+    tensor([[2., 0.],
+            [0., 6.]])
+    """
+
+    def columns(of: Callable[..., Any], wanted: list[Any], has_aux: bool) -> Any:
+        value, pull, *aux = vjp(of, *wanted, has_aux=has_aux)
+        outs, ins = _tensors(value), _tensors(wanted)
+        found = []
+        for out, seeds in zip(outs, _one_hot(outs), strict=True):
+            rows = [_tensors(pull(*seed)) for seed in seeds]
+            by_leaf = zip(ins, zip(*rows, strict=True), strict=True)
+            found.append([_joined(list(parts), 0, (*out.shape, *x.shape)) for x, parts in by_leaf])
+        return value, (aux[0] if has_aux else None), found
+
+    return _jacobian_of(func, argnums, has_aux, columns)
+
+
+def jacfwd(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *,
+           randomness: str = "error") -> Callable[..., Any]:  # fmt: skip
+    """The same as jacrev, with a pass for each element of the arguments: better if the results have more elements.
+
+    >>> import gt
+    >>> gt.func.jacfwd(lambda x: gt.stack([x, x ** 2]))(gt.tensor(3.0))
+    tensor([1., 6.])
+    """
+
+    def columns(of: Callable[..., Any], wanted: list[Any], has_aux: bool) -> Any:
+        value, aux, push = _linear(of, wanted, has_aux)
+        outs, ins = _tensors(value), _tensors(wanted)
+        found: list[list[Any]] = [[] for _ in outs]
+        for x, seeds in zip(ins, _one_hot(ins), strict=True):
+            pushed = [push(seed) for seed in seeds]
+            for leaves, out, parts in zip(found, outs, zip(*pushed, strict=True), strict=True):
+                leaves.append(_joined(list(parts), out.ndim, (*out.shape, *x.shape)))
+        return value, aux, found
+
+    return _jacobian_of(func, argnums, has_aux, columns)
+
+
+def hessian(func: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """A function that returns the second derivatives of func by some of its arguments."""
     return jacrev(jacrev(func, argnums), argnums)
 
 

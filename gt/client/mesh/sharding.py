@@ -131,7 +131,8 @@ def apart(tensors: Iterable[Any]) -> Iterator[None]:
     rec = recorder()
     session = rec.session
     values = [t._v or t._read() for t in tensors] if session.meshes.several and rec.trace is None else []
-    there = any(v.owner is None or v.replaces is not None for v in values)
+    this = rec.pending if rec.pending.end is None else None
+    there = any(v.owner is None or v.owner is not this or v.replaces is not None for v in values)
     if there:  # not if all of them are created in this very program: then they are made in that layout
         rec.settle()
         sent = session.seq

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from sys import getrefcount
 from typing import Any, Protocol
 
 import msgspec
 
-from gt.client.programs.numbers import Number, SharedNumber
-from gt.client.programs.tree import Kind, Node, Tree, Variant, users_call
+from gt.client.programs.numbers import Number
+from gt.client.programs.tree import Called, Kind, Node, Tree, Variant, users_call
 from gt.errors import ArgumentError, ShapeError
 from gt.ops.check import misfit
 from gt.program import SCALARS, Spec, as_tuple
@@ -164,65 +164,68 @@ def too_long(kind: Kind, number: int) -> ArgumentError:
     return ArgumentError(f"{kind.op.name}: the number does not fit into int64; it has {number.bit_length()} bits")
 
 
-def grow(tree: Tree, p: Pending, kind: Kind, operands: Iterable[Any]) -> None:
+#: What inference has said, by the kind and the specs of the operands: those specs, and those of the results. Programs
+#: that are recorded for the first time consist of ops that others had. Cleared when it is full: only time is lost.
+_inferred: dict[tuple[Any, ...], tuple[tuple[Spec, ...], tuple[Spec, ...]]] = {}
+INFERRED = 20_000  #: Its limit.
+
+
+def grow(tree: Tree, p: Pending, key: tuple[Any, ...], operands: Sequence[Any], place: Called | None = None) -> Node:
     """Add the node of an op on values and numbers to the tree, below the one that the program is at; or raise the
-    user's error."""
-    key: list[Any] = [kind]
+    user's error. The key names its operands, and what it passes first is already part of the program. `place`: where
+    the user has called it, if that is known."""
+    kind, parent = key[0], p.node
     refs: list[int | None] = []
-    specs: list[Spec] = []
-    fresh: dict[Value, int] = {}  # inputs that this op is the first to use
-    again: dict[int, str] = {}  # and numbers
+    known: list[Any] = [kind]
     n_inputs = n_scalars = 0
-    for a in operands:
-        letter = LETTERS.get(type(a))
-        if isinstance(a, (Number, SharedNumber)):
-            letter, known = a._letter, p.shared.get(id(a))
-            if known is not None or id(a) in again:
-                key.append(again[id(a)] if known is None else known[0])
-                refs.append(None)
-                specs.append(SCALARS[letter])
-                continue
-            again[id(a)] = f"{letter}{len(p.scalars) + n_scalars}"
-        if letter is not None:
-            key.append(letter)
+    for part, x in zip(key[1:], operands, strict=True):
+        if type(part) is int:
+            refs.append(part)
+            known.append(x.spec)
+        elif type(part) is str:
             refs.append(None)
-            specs.append(SCALARS[letter])
-            n_scalars += 1
-            continue
-        specs.append(a.spec)
-        if a.owner is p:
-            key.append(a.num)
-            refs.append(a.num)
-            continue
-        ref = p.inputs.get(a, fresh.get(a))
-        if ref is None:
-            ref = fresh[a] = ~(len(p.inputs) + n_inputs)
-            n_inputs += 1
-            key.append((ref, a.spec))
+            known.append(SCALARS[part[0]])
+            n_scalars += len(part) == 1
         else:
-            key.append(ref)
-        refs.append(ref)
-    if tuple(key) in p.node.kids:
-        return  # only an operand was missing
-    node = Node(p.node, tuple(key))
-    node.kind = kind
-    node.operands = tuple(specs)
-    node.refs = tuple(refs)
+            refs.append(part[0])
+            known.append(part[1])
+            n_inputs += 1
+    uses = tuple(known)
+    found = _inferred.get(uses)
+    node_operands, specs = _infer(kind, uses) if found is None else found
+    where, called = users_call() if place is None else place
+    node = parent.kids[key] = Node(
+        parent,
+        key,
+        depth=parent.depth + 1,
+        n_inputs=parent.n_inputs + n_inputs,
+        n_scalars=parent.n_scalars + n_scalars,
+        n_values=parent.n_values + len(specs),
+        kind=kind,
+        refs=tuple(refs),
+        operands=node_operands,
+        specs=specs,
+        spec=specs[0],
+        where=where,
+        called=called,
+    )
+    tree.nodes += 1
+    return node
+
+
+def _infer(kind: Kind, uses: tuple[Any, ...]) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
+    operands = uses[1:]
     try:
-        node.specs = as_tuple(kind.op.infer(*specs, **kind.attrs))
-        if problem := next(filter(None, map(misfit, node.specs)), ""):
+        specs = as_tuple(kind.op.infer(*operands, **kind.attrs))
+        if problem := next(filter(None, map(misfit, specs)), ""):
             raise ShapeError(f"{kind.op.name}: {problem}")  # here, with the user's line: the server would refuse it
     except Exception:
         kind.refused()
         raise
-    node.spec = node.specs[0]
-    parent = p.node
-    node.n_inputs = parent.n_inputs + n_inputs
-    node.n_scalars = parent.n_scalars + n_scalars
-    node.n_values = parent.n_values + len(node.specs)
-    node.where, node.called = users_call()
-    parent.kids[node.key] = node
-    tree.nodes += 1
+    if len(_inferred) >= INFERRED:
+        _inferred.clear()
+    found = _inferred[uses] = operands, specs
+    return found
 
 
 def roll_back(p: Pending) -> None:

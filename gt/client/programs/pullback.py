@@ -33,7 +33,8 @@ def pullback(kind: Kind, operands: tuple[Spec, ...], results: tuple[Spec, ...], 
         whole = _write(kind, operands, results, mask, (True,) * len(results))
     n = len(operands)
     pick = itemgetter(*[i if saves >> i & 1 else n + 1 for i in range(n + 1)])
-    return Pullback((kind, operands, results, mask), saves, pick, whole, {})
+    frees = any(saves >> i & 1 and not (i < n and operands[i].weak) for i in range(n + 1))
+    return Pullback((kind, operands, results, mask), saves, pick, whole, {}, frees)
 
 
 def code_for(pull: Pullback, given: tuple[bool, ...]) -> Code | None:

@@ -17,10 +17,11 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
+
+import msgspec
 
 from gt.config import PACKAGE
 from gt.ops.record import Op
@@ -29,25 +30,24 @@ from gt.program import DEFAULT_PRECISION, Instruction, Precision, Program, Spec
 
 NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
 
-_GT = str(PACKAGE) + os.sep  #: Frames of GT's own files are not the user's line.
-
 #: Functions around others (modules, compat/arguments.py, optimizers): the user wrote the name of the one inside.
-_WRAPPERS = frozenset(["__call__", "call", "whole"])
-_MADE = frozenset(["function", "method", "operator"])  #: Names in which many functions are made: they say nothing.
+_WRAPPERS = frozenset(["__call__", "_call_impl", "_use_grad", "_wrapped_call_impl", "call", "whole", "wrapper"])
+#: Names in which many functions are made: they say nothing.
+_MADE = frozenset(["__torch_function__", "_torch_function", "function", "handle_torch_function", "method", "operator"])
 
 
 _precision: list[Precision] = [DEFAULT_PRECISION]  #: One entry: how exactly this process computes float32.
 
 
-class Kind:
-    """An op with its attributes: the part of an instruction that is not an operand. Interned."""
+class Kind(msgspec.Struct, eq=False, gc=False):
+    """An op with its attributes: the part of an instruction that is not an operand. Interned.
 
-    __slots__ = ("attrs", "home", "op")
+    A struct without garbage collection: then the keys of nodes, of which the tree consists, need none either.
+    """
 
-    def __init__(self, op: Op, attrs: dict[str, Any], home: Kinds | None = None) -> None:
-        self.op = op
-        self.attrs = attrs
-        self.home = home
+    op: Op
+    attrs: dict[str, Any]
+    home: Kinds | None = None
 
     def refused(self) -> None:
         """Inference raised an error for these attributes. Forget them: others may equal them (True == 1 == 1.0)."""
@@ -90,6 +90,9 @@ def kind_of(op: Op, attrs: dict[str, Any]) -> Kind:
     return kinds[values if len(values) != 1 else values[0]]
 
 
+Called = tuple[tuple[str, int], str]  #: The user's file and line, and the name of GT's function that is called there.
+
+
 class Code(NamedTuple):
     """What a gradient records. Its values have places: the gradients of the results, the operands, the results, the
     constants, and then what it computes, in order."""
@@ -108,34 +111,36 @@ class Pullback:
     pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]  #: Of operands, result and None: what a graph node keeps.
     whole: Code | None  #: If every result has a gradient; None: the VJP itself must be run.
     codes: dict[tuple[bool, ...], Code | None]  #: If only those results have one.
+    frees: bool  #: Whether it reads tensors. Else a node can pass gradients any number of times, as in torch.
 
 
-class Node:
-    """A place in the tree; see the file's header."""
+class Node(msgspec.Struct, eq=False, gc=False):
+    """A place in the tree; see the file's header.
 
-    __slots__ = (
-        "called", "depth", "ends", "joins", "key", "kids", "kind", "n_inputs", "n_scalars", "n_values", "operands",
-        "parent", "programs", "pulls", "refs", "spec", "specs", "where",
-    )  # fmt: skip
+    A struct without garbage collection: there are many, and they stay, and to look at all of them again and again took
+    a third of the time of a loop whose programs are new. A tree's nodes refer to each other; it cuts them apart when it
+    ends.
+    """
 
-    def __init__(self, parent: Node | None, key: Any) -> None:
-        self.parent = parent
-        self.key = key
-        self.kids: dict[Any, Node] = {}
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        #: Counts along the path from the root, this node included.
-        self.n_inputs = self.n_scalars = self.n_values = 0
-        self.kind: Kind | None = None
-        self.refs: tuple[int | None, ...] = ()  #: operands: result number, ~k for input k, None for a scalar
-        self.operands: tuple[Spec, ...] = ()
-        self.specs: tuple[Spec, ...] = ()
-        self.spec: Spec | None = None  #: of the first result
-        self.pulls: dict[int, Pullback] = {}  #: The gradient, by which operands need one, as bits.
-        self.where: tuple[str, int] = ("", 0)
-        self.called = ""  #: GT's function that the user called there
-        self.programs: dict[Any, Variant] = {}
-        self.ends = False  #: A program that reaches this node ends here: at the cap, or at the end of a period.
-        self.joins = False  #: An optimizer's step that ends here does not end the program; see record/joining.py.
+    parent: Node | None
+    key: Any
+    kids: dict[Any, Node] = {}
+    depth: int = 0
+    #: Counts along the path from the root, this node included.
+    n_inputs: int = 0
+    n_scalars: int = 0
+    n_values: int = 0
+    kind: Kind | None = None
+    refs: tuple[int | None, ...] = ()  #: operands: result number, ~k for input k, None for a scalar
+    operands: tuple[Spec, ...] = ()
+    specs: tuple[Spec, ...] = ()
+    spec: Spec | None = None  #: of the first result
+    pulls: dict[int, Pullback] | None = None  #: The gradient, by which operands need one, as bits.
+    where: tuple[str, int] = ("", 0)
+    called: str = ""  #: GT's function that the user called there
+    programs: dict[Any, Variant] | None = None  #: Those that end here, if any do.
+    ends: bool = False  #: A program that reaches this node ends here: at the cap, or at the end of a period.
+    joins: bool = False  #: An optimizer's step that ends here does not end the program; see record/joining.py.
 
     def path(self) -> list[Node]:
         """The nodes from the first op to this one."""
@@ -163,6 +168,7 @@ class Variant:
     places: tuple[Place, ...]  #: the same as it is sent
     timed: bool = False
     compile: int = 0  #: see Define
+    reads: dict[int, Spec] = field(default_factory=dict)  #: Outputs that were read together; see session/transfers.py.
 
     def made_by(self, instruction: int) -> str:
         """A line for an error: the op of an instruction, and the user's line. Empty if there is no such instruction."""
@@ -175,57 +181,73 @@ class Variant:
 def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple[tuple[int, int], ...]) -> Variant:
     """The program of the path to `end` with the results `live`. Instructions that they do not need are left out."""
     path = end.path()
-    needed = set(live)
-    keep: list[tuple[int, Node]] = []  # (number of its first result, node), last first
+    needed: set[int | None] = {*live}
+    keep: list[Node] = []  # last first
     first = end.n_values
     for node in reversed(path):
-        first -= len(node.specs)
-        if any(first + i in needed for i in range(len(node.specs))):
-            keep.append((first, node))
-            needed.update(r for r in node.refs if r is not None and r >= 0)
+        results = len(node.specs)
+        first -= results
+        if first in needed or (results > 1 and not needed.isdisjoint(range(first + 1, first + results))):
+            keep.append(node)
+            needed.update(node.refs)
     keep.reverse()
 
-    used_inputs = {~r for _, node in keep for r in node.refs if r is not None and r < 0}
-    used_inputs |= {source for _, source in updates}
-    inputs = tuple(sorted(used_inputs))
+    inputs = tuple(sorted({~r for r in needed if r is not None and r < 0}.union([source for _, source in updates])))
     input_number = {source: i for i, source in enumerate(inputs)}
     input_specs = _input_specs(path)
 
-    letters = {k: part[0] for _, node in keep for part, k in _scalars(node)}
+    takes = {node: _scalars(node) for node in keep if None in node.refs}
+    letters = {k: part[0] for taken in takes.values() for part, k in taken}
     scalars = tuple(sorted(letters))
     scalar_number = {k: i for i, k in enumerate(scalars)}
 
-    value_number: dict[int, int] = {}  # of the path -> of the program
+    number: list[int] = [-1] * (end.n_values + end.n_inputs)  # of the path -> of the program; of input k at ~k
+    for source, i in input_number.items():
+        number[~source] = i
     code: list[Instruction] = []
     count = len(inputs)
-    for first, node in keep:
-        assert node.kind is not None
-        taken = iter([~scalar_number[k] for _, k in _scalars(node)])
-        args = [next(taken) if r is None else value_number[r] if r >= 0 else input_number[~r] for r in node.refs]
-        for i in range(len(node.specs)):
-            value_number[first + i] = count + i
-        count += len(node.specs)
-        code.append(Instruction(node.kind.op.name, tuple(args), node.kind.attrs, len(node.specs)))
+    for node in keep:
+        kind, results, refs = node.kind, len(node.specs), node.refs
+        assert kind is not None
+        taken = takes.get(node)
+        if taken is None:
+            args = tuple([number[r] for r in refs])  # type: ignore[index]  # None is a scalar
+        else:
+            passed = iter(taken)
+            args = tuple([~scalar_number[next(passed)[1]] if r is None else number[r] for r in refs])
+        for made in range(node.n_values - results, node.n_values):
+            number[made] = count
+            count += 1
+        code.append(Instruction(kind.op.name, args, kind.attrs, results))
 
     program = Program(
-        inputs=tuple((input_specs[i].shape, input_specs[i].dtype.name) for i in inputs),
+        inputs=tuple([(input_specs[i].shape, input_specs[i].dtype.name) for i in inputs]),
         scalars="".join([letters[k] for k in scalars]),
         code=tuple(code),
-        outputs=tuple(value_number[v] for v in live),
-        donate=tuple(input_number[d] for d in sorted(dead) if d in input_number),
-        updates=tuple((live.index(v), input_number[source]) for v, source in updates),
+        outputs=tuple([number[v] for v in live]),
+        donate=tuple([input_number[d] for d in sorted(dead) if d in input_number]),
+        updates=tuple([(live.index(v), input_number[source]) for v, source in updates]),
         precision=path[0].parent.key,  # type: ignore[union-attr]  # the root
     )
-    where = [node.where for _, node in keep]
+    where = [node.where for node in keep]
     return Variant(program, program.hash(), live, inputs, scalars, dead, updates, where, _places(keep))
 
 
-def _places(keep: list[tuple[int, Node]]) -> tuple[Place, ...]:
+def _places(keep: list[Node]) -> tuple[Place, ...]:
     """The lines that instructions come from, as they are sent: those in a row from one line are one."""
     found: list[Place] = []
-    for ((file, line), called), nodes in groupby(keep, lambda each: (each[1].where, each[1].called)):
-        found.append(Place(file.rpartition("/")[2][:NAME], line, called, len(list(nodes))))
-    return tuple(found)
+    count, last = 0, keep[0]
+    for node in keep:
+        if node.where != last.where or node.called != last.called:
+            found.append(_place(last, count))
+            count, last = 0, node
+        count += 1
+    return (*found, _place(last, count))
+
+
+def _place(node: Node, instructions: int) -> Place:
+    file, line = node.where
+    return Place(file.rpartition("/")[2][:NAME], line, node.called, instructions)
 
 
 def _scalars(node: Node) -> list[tuple[str, int]]:
@@ -246,6 +268,8 @@ def _input_specs(path: list[Node]) -> list[Spec]:
     """The specs of the inputs, in the order in which the path meets them."""
     specs: list[Spec] = []
     for node in path:
+        if len(specs) == node.n_inputs:
+            continue
         specs.extend(part[1] for part in node.key[1:] if type(part) is tuple)
     return specs
 
@@ -279,6 +303,13 @@ class Tree:
         #: Nodes where a pending program ended or was dropped, least recently used first.
         self.ends: OrderedDict[Node, None] = OrderedDict()
 
+    def __del__(self) -> None:
+        nodes = [*self._roots.values()]
+        while nodes:
+            node = nodes.pop()
+            nodes += node.kids.values()
+            node.parent, node.kids, node.programs = None, {}, None
+
     @property
     def root(self) -> Node:
         """Where a program begins now."""
@@ -292,22 +323,23 @@ class Tree:
         """A program for this end: one that exists and serves (keeps at least what is live, gives
         away no more than what is dead), or a new one."""
         exact = (live, dead, updates)
-        found = end.programs.get(exact)
+        programs = end.programs = {} if end.programs is None else end.programs
+        found = programs.get(exact)
         if found is not None:
             return found
         alive = set(live)
-        for v in end.programs.values():
+        for v in programs.values():
             if v.updates == updates and v.dead <= dead and alive.issubset(v.outputs):
                 return v
-        if len(end.programs) >= self.VARIANTS:
+        if len(programs) >= self.VARIANTS:
             # The user's code keeps different results each time. One program that keeps all of them serves every case.
-            for v in end.programs.values():
+            for v in programs.values():
                 alive.update(v.outputs)
                 dead = dead & v.dead
             live = tuple(sorted(alive))
-            end.programs.clear()
+            programs.clear()
         made = build(end, live, dead, updates)
-        end.programs[live, dead, updates] = made
+        programs[live, dead, updates] = made
         return made
 
     def touch(self, end: Node, pinned: Callable[[], set[Node]]) -> None:
@@ -320,22 +352,33 @@ class Tree:
             if oldest is end:
                 break
             del self.ends[oldest]
-            oldest.programs.clear()
+            oldest.programs = None
             self._cut(oldest, pinned())
 
     def _cut(self, node: Node, pinned: set[Node]) -> None:
         while node.parent is not None and not node.kids and not node.programs and node not in pinned:
             if node in self.ends:
                 return
-            del node.parent.kids[node.key]
+            if node.parent.kids.get(node.key) is node:  # else its thread has come there while it was being cut
+                del node.parent.kids[node.key]
             self.nodes -= 1
             node = node.parent
 
 
+#: Folders whose frames are not the user's line: GT's own, and torch's once a model was adopted.
+_hidden: tuple[str, ...] = (str(PACKAGE) + os.sep,)
+
+
+def hide_frames_of(folder: str) -> None:
+    """Files in this folder are not the user's, either."""
+    global _hidden
+    _hidden = (*_hidden, folder + os.sep)
+
+
 def users_frame() -> FrameType:
-    """The innermost frame that is not GT's own."""
+    """The innermost frame that is the user's."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_GT) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(_hidden) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 
@@ -346,10 +389,10 @@ def users_line() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def users_call() -> tuple[tuple[str, int], str]:
+def users_call() -> Called:
     """File and line of that frame, and the name of GT's function that it calls."""
     frame, called = sys._getframe(1), ""
-    while frame.f_code.co_filename.startswith(_GT) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(_hidden) and frame.f_back is not None:
         name = frame.f_code.co_name
         frame, called = frame.f_back, called if name in _WRAPPERS else "" if name in _MADE else name
     return (frame.f_code.co_filename, frame.f_lineno), called.strip("_")

@@ -1,13 +1,14 @@
 """Recording an op: what the user's Python does becomes part of a pending program.
 
-Law 1: recording a known op waits for nobody, takes no lock and infers nothing.
+Law 1: recording a known op waits for nobody, takes no lock and infers nothing. Nor does a new one, unless something
+       else is missing; inference remembers what it has said of equal operands.
 Law 2: only the owner thread adds to its pending program. Another thread may end it, when the owner is not inside an op:
        see `Recorder.steal`.
 
 Ops come in through `unary`, `binary` and `apply`, those of a gradient through `record_code`. Each makes the op's key
-(its kind and its operands as numbers) and looks it up among the children of the current tree node. A miss goes to
-`Recorder.miss`, which does whatever was missing (end a marked program, grow the tree) so that the same op, tried again,
-hits.
+(its kind and its operands as numbers) and looks it up among the children of the current tree node. If it is not there,
+`Recorder.grow` adds it to the tree. If that cannot be, `Recorder.miss` does whatever else was missing (end a marked
+program, settle an operand) so that the same op, tried again, hits.
 
 How a program ends, in three verbs:
 
@@ -46,7 +47,7 @@ from gt.client.programs.pending import (
     too_long,
 )
 from gt.client.programs.pullback import pullback
-from gt.client.programs.tree import Kind, Kinds, Node, end_of_period, find_period, kind_of
+from gt.client.programs.tree import Called, Kind, Kinds, Node, end_of_period, find_period, kind_of, users_call
 from gt.client.record.contexts import NanWatch, Pinning, Policy, SeedTape, Tracing, policy
 from gt.client.record.joining import EndHistory
 from gt.client.session.connecting import current
@@ -69,7 +70,7 @@ class Recorder:
     """One thread's recording."""
 
     __slots__ = (
-        "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "policy", "seen", "session", "tape",
+        "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "place", "policy", "seen", "session", "tape",
         "thread", "trace", "transforms",
     )  # fmt: skip
 
@@ -89,6 +90,7 @@ class Recorder:
         self.transforms = 0  #: Functions of gt.func that are running: inner gradients are differentiable then.
         self.tape: SeedTape | None = None  #: Set while a checkpointed function runs.
         self.policy: Policy | None = None  #: None while operands are recorded as they are.
+        self.place: Called | None = None  #: Where the user has called the backward that is running, if known.
         self.pin: Pinning | None = None  #: Set in a signal's context. Never without a policy.
 
     @property
@@ -136,8 +138,27 @@ class Recorder:
                 p.held = held_alone(p)
                 if p.held > HELD_NBYTES:
                     self.settle()
-                    return
-            grow(session.tree, p, kind, operands)
+
+    def grow(
+        self, p: Pending, key: tuple[Any, ...], operands: Sequence[Any], place: Called | None = None
+    ) -> Node | None:
+        """The new node of an op that no program has had there, on values and numbers that have been passed; None if
+        something else is missing. The owner is inside an op, so nobody else ends the program."""
+        session, node = self.session, p.node
+        if node is NOWHERE or p.end is not None or None in key or session.broken or session.forked or self._is_long(p):
+            return None
+        if p.held > HELD_NBYTES:
+            p.held = held_alone(p)
+            if p.held > HELD_NBYTES:
+                return None
+        return grow(session.tree, p, key, operands, place)
+
+    def _is_long(self, p: Pending) -> bool:
+        """Whether the program has to be looked at before it grows: see `_end_at_cap`."""
+        node = p.node
+        if self.trace is not None:
+            return node.depth >= TRACE_CAP
+        return node.ends or node.depth >= max(min(CAP, LONGEST), p.grown_to)
 
     def _bring_here(self, v: Value) -> None:
         """If an operand is pending in another thread, settle its program first."""
@@ -171,12 +192,9 @@ class Recorder:
         where this one did. A traced function is not looked at: it should stay one program.
         """
         node = p.node
-        if self.trace is not None:
-            if node.depth < TRACE_CAP:
-                return False
-        elif not node.ends:
-            if node.depth < max(min(CAP, LONGEST), p.grown_to):
-                return False
+        if not self._is_long(p):
+            return False
+        if self.trace is None and not node.ends:
             path = node.path()
             period = find_period(path)
             if node.depth < LONGEST and not (period and is_loop(p, path, period)):
@@ -205,7 +223,7 @@ class Recorder:
         session = self.session
         if session.asleep or session.dozing:
             session.wake_timer()
-        session.raise_failures()
+        session.raise_failures_soon()
 
     def settle(self, timed: bool = False) -> None:
         """End the pending program now: fix what it keeps and gives away, and send the call."""
@@ -288,9 +306,10 @@ def attach(node: Node, edges: tuple[Edge | None, ...], values: tuple[Any, ...], 
     """The graph node of an op just recorded; None if no gradient passes through it. `values`: operands, result, None.
     `mask`: which operands have an edge, as bits."""
     try:
-        pull = node.pulls[mask]
-    except KeyError:
+        pull = node.pulls[mask]  # type: ignore[index]  # the first time it is None
+    except (KeyError, TypeError):
         assert node.kind is not None
+        node.pulls = node.pulls or {}
         pull = node.pulls[mask] = pullback(node.kind, node.operands, node.specs, mask)
     if pull.saves < 0:
         return None
@@ -343,8 +362,9 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
             va = a._v or a._read()
             rec.busy = True
             p = rec.pending
-            node = p.node.kids.get((kind, va.num if va.owner is p else p.inputs.get(va) or _input(rec, p, va)))
-            if node is not None:
+            key = (kind, va.num if va.owner is p else p.inputs.get(va) or _input(rec, p, va))
+            node = p.node.kids.get(key)
+            if node is not None or (node := rec.grow(p, key, (va,))) is not None:
                 break
             rec.miss(p, kind, (a,))
             rec = recorder()
@@ -400,7 +420,7 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
                 kb = letter
                 p.scalars.append(b)
             node = p.node.kids.get((kind, ka, kb))
-            if node is not None:
+            if node is not None or (node := rec.grow(p, (kind, ka, kb), (va, vb))) is not None:
                 break
             rec.miss(p, kind, (a, b))
             rec = recorder()
@@ -503,7 +523,7 @@ def record(rec: Recorder, kind: Kind, args: Sequence[Any]) -> tuple[Node, list[A
                 key.append(letter)
                 p.scalars.append(x)
             node = p.node.kids.get(tuple(key))
-            if node is not None:
+            if node is not None or (node := rec.grow(p, tuple(key), operands)) is not None:
                 break
             rec.miss(p, kind, tuple(args))
             rec = recorder()
@@ -546,6 +566,11 @@ def record_code(rec: Recorder, steps: Iterable[tuple[Kind, tuple[int, ...]]], va
                 if node is not None:
                     break
                 operands = [values[i] for i in places]
+                if rec.place is None:
+                    rec.place = users_call()
+                node = rec.grow(p, tuple(key), operands, rec.place)
+                if node is not None:
+                    break
                 rec.miss(p, kind, tuple([Tensor(x, None) if type(x) is Value else x for x in operands]))
                 rec.busy = True
                 p = rec.pending

@@ -117,7 +117,7 @@ def join_or_start() -> Session:
 
 
 def _join(address: str, settings: config.Config, mesh: Mapping[str, int] | None = None, name: str = "") -> Session:
-    address, key = transport.look_up(config.home(settings), address)
+    address, key = transport.look_up(config.home(settings), address, settings.server)
     if not address:
         raise ServerError("no server to connect to: give its address, set GT_SERVER, or run gt login URL first")
     channel = transport.connect(address, key)

@@ -27,7 +27,7 @@ from gt.client.programs.tree import Node, Tree, Variant
 from gt.client.session import telling
 from gt.client.session.meshes import Meshes
 from gt.client.session.signals import Signals
-from gt.client.session.transfers import Download, Transfers, layout_of
+from gt.client.session.transfers import Download, Reads, Transfers, layout_of
 from gt.client.session.waiting import SessionLock, Sleeper
 from gt.errors import ForkError, GTError, ServerError
 from gt.layout import Layout
@@ -36,6 +36,11 @@ from gt.program import Spec
 from gt.tracing import Recording
 from gt.transport import messages as msg
 from gt.transport.channel import Channel
+
+TOGETHER = 8  #: So many calls are sent as one, at most: each message wakes every process on its way. A call waits for
+QUICK_S = 100e-6  #: others only if the one before was sent a moment ago,
+AHEAD = 16  #: and if so many are in flight: then nobody waits for it.
+HEAR_S = 500e-6  #: How often the end of a program handles what has come, if programs are quick.
 
 
 class Session:
@@ -77,19 +82,20 @@ class Session:
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, the most recent last.
         self.defined = 0  #: The number of program texts sent.
         self.transfers = Transfers(self)
+        self.reads = Reads(self)
         self.meshes = Meshes()
         self.signals: Signals | None = None  #: The configuration of signals, if any: see placing.py.
         self._answers: dict[int, Any] = {}  #: By request: the answer, or None until it has come.
-        self._request = 0
         #: Messages held back while `_holds` is not 0, to be sent together.
         self._out: list[tuple[Any, msg.Buffer | None]] = []
         self._holds = 0
         self._threads = threading.local()  #: Each thread's `sleeper`.
         self.waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
-        self.sent_s = 0.0
+        self.sent_s = self.heard_s = 0.0
         self.seed = int.from_bytes(os.urandom(8), "little") >> 1
         self.draws = 0
-        self.asleep = self.dozing = False  #: the timer
+        self.timed = False  #: It has a timer,
+        self.asleep = self.dozing = False  #: which sleeps.
         self.wake = threading.Event()
         self._hello()
 
@@ -179,6 +185,7 @@ class Session:
             self.variants.move_to_end(variant.hash)
         first = self.next_id
         self.next_id += len(variant.outputs)
+        self.reads.latest = variant, first
         self.seq += 1
         if sent is None:
             self.unproven = self.seq
@@ -186,7 +193,10 @@ class Session:
             self._undo[self.seq] = undo
         if self.trace is not None:
             telling.record_span(self.trace, "record", self.number, self.seq, variant.hash)
-        self.send(msg.Call(0, self.seq, variant.hash, msg.pack_ids(ids), scalars, first, frees, self.acked))
+        call = msg.Call(0, self.seq, variant.hash, msg.pack_ids(ids), scalars, first, frees, self.acked)
+        self._out.append((call, None))
+        if not self._holds and not self._waits_for_more():
+            self._flush()
         if self.watch is not None:
             self.watch(variant, ids, first)
         if self.config.debug_client:
@@ -197,6 +207,17 @@ class Session:
         """Send a message now, or with the next `_flush` while messages are held back. The caller has the lock."""
         self._out.append((message, payload))
         if not self._holds:
+            self._flush()
+
+    def _waits_for_more(self) -> bool:
+        """Whether calls that are held back can wait for one more: see QUICK_S. If none comes the timer sends them."""
+        if self.seq - self.done < AHEAD or len(self._out) >= TOGETHER or not self.timed:
+            return False
+        return time.monotonic() - self.sent_s < QUICK_S
+
+    def send_held(self) -> None:
+        """Send calls that have waited for others. The caller has the lock."""
+        if self._out and not self._holds:
             self._flush()
 
     def _flush(self) -> None:
@@ -226,6 +247,7 @@ class Session:
         if self.dead and not self.broken:
             ids = self._take_dead()
             if ids:
+                self.reads.latest = None
                 self.send(msg.Free(0, ids))
 
     def upload(self, array: np.ndarray[Any, Any], spec: Spec, layout: str = "") -> Value:
@@ -244,7 +266,9 @@ class Session:
         """Handle every message that has come. The caller has the lock; `me` is its descriptor among the waiters."""
         if self.closed or self.forked:
             return
+        self.heard_s = time.monotonic()
         came = False
+        held = len(self._out)
         while True:
             try:
                 item = self.channel.receive(0)
@@ -255,8 +279,8 @@ class Session:
                 break
             came = True
             self._handle(*item)
-        if came and self._out:
-            self._flush()  # never held back: the server may wait for these
+        if came and len(self._out) > held:
+            self._flush()  # the server may wait for what was added
         if came and len(self.waiters) > (me in self.waiters):
             self._wake_waiters(me)
 
@@ -398,7 +422,7 @@ class Session:
 
     def download(self, v: Value) -> Download:
         """The data of a value as it is sent: in one buffer, or in shards."""
-        request = 0
+        t: Download | None = None
         try:
             with self.lock:
                 self._holds += 1  # the call and the fetch are sent together
@@ -406,12 +430,7 @@ class Session:
                     self.settle_value(v)
                     self.check_usable()
                     assert v.handle is not None
-                    self.flush_frees()
-                    self._request += 1
-                    request = self._request
-                    if self.config.debug_client:
-                        self.say(f"fetch of tensor {v.handle.id}: {v.spec!r}, {telling.told_line()}")
-                    t = self.transfers.fetch(request, v.handle.id, v.spec)
+                    t = self.reads.begin(v.handle.id, v.spec)
                 except BaseException:
                     if self._out and self._holds == 1:
                         self._flush()
@@ -420,8 +439,9 @@ class Session:
                     self._holds -= 1
             self.wait(t.arrived, t.box >= 0)  # which sends what was held back
         finally:
-            with self.lock:
-                self.transfers.end(request)
+            if t is not None:
+                with self.lock:
+                    self.transfers.end(t.request)
         if self.failures:
             self.raise_failures()
         if t.error is not None:
@@ -486,8 +506,7 @@ class Session:
         try:
             with self.lock:
                 self.check_usable()
-                self._request += 1
-                request = self._request
+                request = self.reads.next_request()
                 self._answers[request] = None
                 self.send(question(request))
             self.wait(lambda: self._answers[request] is not None)
@@ -501,6 +520,11 @@ class Session:
         return self.ask(lambda request: msg.GetStats(request, programs=programs)).data
 
     # --- failures ---
+
+    def raise_failures_soon(self) -> None:
+        """The same as `raise_failures`, or a moment later if messages were handled just now: see HEAR_S."""
+        if self.failures or not self.timed or time.monotonic() - self.heard_s > HEAR_S:
+            self.raise_failures()
 
     def raise_failures(self) -> None:
         """Raise the oldest failure that was not raised yet, if there is one."""
@@ -552,6 +576,7 @@ class Session:
                     ended, rec.pending = rec.pending, rec.blocked
                     ended.clear()
                 if not self.broken:
+                    self.send_held()
                     if self.trace is not None:
                         telling.tell_trace(self.trace, self.channel.send)
                     with suppress(ServerError):  # it has been cut off a moment ago

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from pwd import getpwuid
 
 from gt.client.programs.tree import Variant, users_call
@@ -56,8 +57,12 @@ def record_span(trace: Recording, name: str, session: int = 0, seq: int = 0, pro
 
 def record_wait(trace: Recording) -> None:
     """Record that it has waited, and the line that made it wait."""
-    (file, line), called = users_call()
-    record_span(trace, f"wait {os.path.basename(file)}:{line} {called}")
+    record_span(trace, _wait_at(*users_call()))
+
+
+@lru_cache(1024)
+def _wait_at(at: tuple[str, int], called: str) -> str:
+    return f"wait {os.path.basename(at[0])}:{at[1]} {called}"
 
 
 def answer_trace(made: Recording | None, m: Trace, send: Callable[[Spans], None]) -> Recording | None:

@@ -1,7 +1,7 @@
 """The timer of a session: what is done while no thread of the user does it.
 
-It settles marked programs, settles programs to which nothing was added for a while, sends frees when no call is sent,
-and continues uploads. It sleeps while there is nothing to do, and the next op wakes it.
+It settles marked programs, settles programs to which nothing was added for a while, sends calls that wait for others,
+sends frees when no call is sent, and continues uploads. While there is nothing to do it sleeps; the next op wakes it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ FREE_S = 0.05  #: How long frees wait to be sent with a call.
 
 def start(session: Session) -> None:
     """Start the timer of a session. It ends when the session is closed."""
+    session.timed = True
     threading.Thread(target=run_timer, args=(session,), name="gt-timer", daemon=True).start()
     watch_cells(session)
 
@@ -77,6 +78,7 @@ def tick(session: Session, now: float) -> bool:
     if session.lock.acquire(blocking=False):
         try:
             session.process()
+            session.send_held()
             if session.dead and now - session.sent_s > FREE_S:
                 session.flush_frees()
             session.transfers.rest(now)

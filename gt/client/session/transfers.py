@@ -11,10 +11,17 @@ Law 4: what is in a mailbox is the answer to a fetch before its message is here.
 Law 5: a tensor of several workers comes in parts, one transfer for each. Nothing is added twice: of shards that are
        copies of each other one is taken, whoever sent them. What is partial is reduced here, 16-bit floats in
        float32, as workers would do it.
+Law 6: only what is alive is fetched before anybody asks: results of the latest call, of which nothing was freed since.
+       What was fetched so and not read is not fetched so again, until it has been read once more.
 
 The ring is memory that this process shares with its worker (gt/transport/shared.py). It is made for the first large
 tensor, or for small ones that are fetched often, where the server is on this machine; if the worker cannot have it,
 nothing is different but the speed. A session of several workers has none.
+
+A read waits for a round trip to the worker. A loop that reads several results of a program, such as its losses, reads
+the same ones each time. So a program remembers which of its results were read, and when the first of them is read the
+others are fetched with it.
+
 All of this is used with the session's lock held.
 """
 
@@ -29,7 +36,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from gt import config, dtypes, layout
-from gt.client.programs.pending import DeadIds, RemoteId, Value
+from gt.client.programs.pending import KEPT_NBYTES, DeadIds, RemoteId, Value
+from gt.client.programs.tree import Variant
+from gt.client.session import telling
+from gt.client.session.meshes import Meshes
 from gt.errors import ServerError
 from gt.layout import Layout, Runs
 from gt.program import Spec
@@ -126,10 +136,16 @@ class Connection(Protocol):
     channel: Channel
     config: config.Config
     dead: DeadIds
+    meshes: Meshes
     next_id: int
     broken: str
+    transfers: Transfers
 
     def check_usable(self) -> None: ...
+
+    def flush_frees(self) -> None: ...
+
+    def say(self, text: str) -> None: ...
 
     def wait(self, ready: Callable[[], bool], look: bool = False) -> None: ...
 
@@ -358,6 +374,87 @@ class Transfers:
         if self._used_s and now_s - self._used_s > REST_S and self.ring is not None and self.ring.idle:
             self._used_s = 0.0
             self.ring.rest()
+
+
+# --- what is read together ---------------------------------------------------------------------------
+
+CALLS = 4  #: Calls that are remembered because results of them were read.
+RESULTS = 24  #: Results of one call that are fetched ahead, at most.
+
+
+class CallReads:
+    """A call of which results were read."""
+
+    __slots__ = ("coming", "first", "variant")
+
+    def __init__(self, variant: Variant, first: int) -> None:
+        self.variant = variant
+        self.first = first  #: The id of its first result.
+        self.coming: dict[int, Download] = {}  #: By result: the fetches that nobody has asked for yet.
+
+
+class Reads:
+    """The fetches of one session."""
+
+    def __init__(self, session: Connection) -> None:
+        self.session = session
+        #: The latest call, and the id of its first result; None if values were freed since then: see law 1.
+        self.latest: tuple[Variant, int] | None = None
+        self._calls: list[CallReads] = []  #: The latest last.
+        #: What was fetched ahead and is not wanted any more, until it has come: to cancel it would cost more.
+        self._unread: list[Download] = []
+        self.requests = 0  #: How many fetches and questions were sent.
+
+    def next_request(self) -> int:
+        """A number for a fetch, or for a question."""
+        self.requests += 1
+        return self.requests
+
+    def begin(self, id: int, spec: Spec) -> Download:
+        """Ask for a value, if that was not done ahead, and for what is going to be read next."""
+        small = spec.nbytes <= KEPT_NBYTES and not self.session.meshes.several
+        for known in self._calls:
+            k = id - known.first
+            if 0 <= k < len(known.variant.outputs):
+                if small:
+                    known.variant.reads[k] = spec
+                if k in known.coming:
+                    return known.coming.pop(k)
+                small = False
+        call = self._remember(id, spec) if small else None
+        dead = set(self.session.dead)
+        self.session.flush_frees()
+        found = self._ask(id, spec)
+        if call is not None:
+            for k, expected in [*call.variant.reads.items()][:RESULTS]:
+                if call.first + k != id and call.first + k not in dead:
+                    call.coming[k] = self._ask(call.first + k, expected)
+        return found
+
+    def _remember(self, id: int, spec: Spec) -> CallReads | None:
+        """The latest call, if this is a result of it."""
+        variant, first = self.latest or (None, 0)
+        if variant is None or not 0 <= id - first < len(variant.outputs):
+            return None
+        over = [call for call in self._calls if call.variant is variant] or self._calls[: 1 - CALLS]
+        for call in over:
+            self._calls.remove(call)
+            for k in call.coming:
+                call.variant.reads.pop(k, None)
+            self._unread += call.coming.values()
+        for t in [t for t in self._unread if t.arrived()]:
+            self._unread.remove(t)
+            self.session.transfers.end(t.request)
+        made = CallReads(variant, first)
+        self._calls.append(made)
+        variant.reads[id - first] = spec
+        return made
+
+    def _ask(self, id: int, spec: Spec) -> Download:
+        session = self.session
+        if session.config.debug_client:
+            session.say(f"fetch of tensor {id}: {spec!r}, {telling.told_line()}")
+        return session.transfers.fetch(self.next_request(), id, spec)
 
 
 # --- the shards of several workers ---------------------------------------------------------------

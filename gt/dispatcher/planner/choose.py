@@ -271,9 +271,7 @@ class _Options:
             every[0] += (merge,)
             total += price((merge,))
         # Where nothing was split before, some op will want the result whole again.
-        over = {(f, a) for f, pieces in way.split.items() for a in axes_of(pieces)}
-        new = {a for f, a in over if (f, a) not in self.splits}
-        share = TWICE_SHARE if any((one := way.wants[k]) and one.partial for k in self.reread) else PARTIAL_SHARE
+        new = {a for f, pieces in way.split.items() for a in axes_of(pieces) if (f, a) not in self.splits}
         for one, goal, s in zip(way.gives, self.goals, self.use.results, strict=True):
             nbytes = largest_shard(one, s.shape) * s.dtype.itemsize
             memory += nbytes * MEMORY_SHARE
@@ -281,7 +279,8 @@ class _Options:
                 total += GOAL_SHARE * price(redistribute(one, goal, s.shape, s.dtype.itemsize))
             elif one.partial:
                 p = self.mesh.size(one.pending)
-                total += share * (nbytes * (p - 1) / p + MEETING_NBYTES)
+                twice = any((read := way.wants[k]) and read.partial for k in self.reread)
+                total += (TWICE_SHARE if twice else PARTIAL_SHARE) * (nbytes * (p - 1) / p + MEETING_NBYTES)
             if goal is None and new & one.axes():
                 p = self.mesh.size(new & one.axes())
                 total += PARTIAL_SHARE * (nbytes * (p - 1) + MEETING_NBYTES)

@@ -8,6 +8,7 @@ from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 from gt import nn as _nn
+from gt.nn import hooks as _hooks
 from gt.nn.state import IncompatibleKeys as _IncompatibleKeys  # noqa: F401  # a name of torch.nn.modules.module
 
 #: torch's file -> GT's.
@@ -26,6 +27,9 @@ _BASES = {
     "_MaxPoolNd": "_MaxPool", "_NormBase": "_Running",
 }  # fmt: skip
 
+#: Functions that register hooks of all modules.
+_OF_ALL = {name: f for name, f in vars(_hooks).items() if name.startswith("register_module_")}
+
 
 class _File(_ModuleType):
     """A file of torch.nn.modules: what GT's file has, private names too, and all that gt.nn has."""
@@ -35,7 +39,7 @@ class _File(_ModuleType):
         self._source = source
 
     def __getattr__(self, name: str) -> _Any:
-        for place in (vars(self._source), vars(_nn), globals()):
+        for place in (vars(self._source), vars(_nn), globals(), _OF_ALL):
             found = place.get(name, place.get(_BASES.get(name, name)))
             if found is not None:
                 return found

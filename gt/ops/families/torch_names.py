@@ -9,6 +9,7 @@ from __future__ import annotations
 #: By namespace ("" is torch itself).
 BY_NAMESPACE: dict[str, str] = {
     "": """
+        _dirichlet_grad _standard_gamma_grad
         abs absolute acos acosh adaptive_avg_pool1d adaptive_max_pool1d add addbmm addcdiv addcmul addmm addmv
         addr adjoint affine_grid_generator alias_copy all allclose alpha_dropout amax amin aminmax angle any
         arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort argwhere as_strided_copy

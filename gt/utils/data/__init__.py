@@ -14,6 +14,8 @@ from typing import Any
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.functions.creation import from_numpy
 from gt.client.functions.randoms import Generator
+from gt.client.functions.shapes import stack
+from gt.client.tensor import Tensor
 from gt.utils import loading
 from gt.utils._pytree import tree_map
 from gt.utils.loading import TensorDataset as TensorDataset
@@ -89,7 +91,13 @@ def _drawing(name: str) -> Any:
 def _torchs() -> Any:
     if importlib.util.find_spec("torch") is None:
         return None
+    collating = importlib.import_module("torch.utils.data._utils.collate")
+    collating.default_collate_fn_map[Tensor] = _collate  # of data sets whose elements are GT tensors
     return importlib.import_module("torch.utils.data")
+
+
+def _collate(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
+    return stack(batch)
 
 
 def __getattr__(name: str) -> Any:

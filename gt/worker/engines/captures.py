@@ -13,6 +13,8 @@ Law 3: a call that could not be rehearsed or captured has changed nothing, and r
 Law 4: a graph keeps no array of a session alive.
 Law 5: a replay is one launch. The numbers of a call are written to the next of ROWS rows of host memory; the graph
        itself fetches them, and counts the rows. No more calls of a session are on the device than there are rows.
+Law 6: a replay may begin before it is known whether the one before, on the same arrays, has failed. If it has, this one
+       changes nothing and fails too: the graph remembers its flag on the device.
 
 A program is watched for a few calls, rehearsed once (as a plain function: kernels are loaded, and its results are the
 call's), then captured. All of this happens in the thread that runs programs.
@@ -100,6 +102,7 @@ class Captured:
         # and the same on the device. What the graph uses is held here: the graph itself knows addresses only.
         self._row_there = torch.zeros(1, dtype=torch.int64, device=device.device)
         self._rows_there = torch.zeros(ROWS, slots, dtype=torch.int64, device=device.device)
+        self._failed_there = torch.zeros(1, dtype=torch.int64, device=device.device)  #: The flag of the last replay.
         specs = [form.spec(v) for v in form.wants]
         small = [k for k, s in enumerate(specs) if 0 < s.nbytes <= SMALL and s.dtype in ROUND][:FEW]
         #: For each small result: ROWS places, in memory that no other graph uses.
@@ -107,17 +110,22 @@ class Captured:
         self._places = [(k, list(places.unbind(0))) for k, places in zip(small, self._rounds, strict=True)]
         self._large = [k for k in range(len(form.wants)) if k not in small]
         self.pool = device.pool()
-        changed = [*inputs, self._row_there, self._rows_there, *self._rounds]
+        changed = [*inputs, self._row_there, self._rows_there, self._failed_there, *self._rounds]
         self._graph, self._results = device.capture(lambda: self._step(f, inputs), changed)
-        self._lent: list[Entry | None] = [None] * len(form.wants)
-        self._round: list[list[Entry | None]] = [[None] * ROWS for _ in small]  #: The entries that hold small results.
+        self._lent: list[list[Entry]] = [[] for _ in form.wants]  #: By result, the entries that have its array,
+        self._round: list[list[list[Entry]]] = [[[] for _ in range(ROWS)] for _ in small]  #: and those of small ones.
 
     def _step(self, f: Function, inputs: list[Any]) -> list[Any]:
         """What the graph does: fetch the numbers of this call, run the function, put small results in their places."""
         row = self._row_there
         self._rows_there.copy_(self._rows, non_blocking=True)
         row.add_(1).bitwise_and_(ROWS - 1)
-        made = f(inputs, self._rows_there.index_select(0, row)[0])
+        numbers, before = self._rows_there.index_select(0, row)[0], self._form.before
+        if before >= 0:
+            numbers[before : before + 1].mul_(self._failed_there)  # `prepare` says whether that matters
+        made = f(inputs, numbers)
+        if before >= 0:
+            self._failed_there.copy_(made[-1])
         for (k, _), places in zip(self._places, self._rounds, strict=True):
             places.index_copy_(0, row, made[k][None])
         return made
@@ -133,9 +141,13 @@ class Captured:
         """Which inputs do not fit."""
         return [i for i, ref in zip(self._kept, self._alive, strict=True) if ref() is not arrays[i]]
 
-    def prepare(self, scalars: Scalars) -> None:
-        """Check a call's numbers and write them to the next row. Raises if they are wrong."""
-        self._form.pack(scalars, self._views[(self._turn + 1) % ROWS])
+    def prepare(self, scalars: Scalars, continues: bool) -> None:
+        """Check a call's numbers and write them to the next row. Raises if they are wrong. With `continues` it fails if
+        the last replay has failed."""
+        turn = (self._turn + 1) % ROWS
+        self._form.pack(scalars, self._views[turn])
+        if continues:
+            self._rows[turn, self._form.before] = 1
 
     def replay(self, arrays: Sequence[Any]) -> list[Any]:
         """Run it with the numbers that were prepared, after its memory was taken back."""
@@ -143,9 +155,8 @@ class Captured:
             static.copy_(arrays[i], non_blocking=True)
         turn = self._turn = (self._turn + 1) % ROWS
         for (_, places), lent in zip(self._places, self._round, strict=True):
-            entry, lent[turn] = lent[turn], None
-            if entry is not None and getrefcount(entry) > 2 and entry.array is places[turn]:
-                entry.array = entry.array.clone()  # held for ROWS calls
+            if lent[turn]:
+                _move_out(lent[turn], places[turn])  # it may have been held for ROWS calls
         self._graph.replay()
         made = list(self._results)
         for k, places in self._places:
@@ -155,20 +166,35 @@ class Captured:
     def lend(self, entries: Sequence[Entry]) -> bool:
         """Note which entries hold the results of the last replay; whether any of them is in the graph's memory."""
         for (k, _), lent in zip(self._places, self._round, strict=True):
-            lent[self._turn] = entries[k]
+            lent[self._turn].append(entries[k])
+            entries[k].lent = True
         for k in self._large:
-            self._lent[k] = entries[k]
+            self._lent[k].append(entries[k])
+            entries[k].lent = True
         return bool(self._large)
+
+    def lend_too(self, entry: Entry, new: Entry) -> None:
+        """The new entry has the array of this one, which may be a result."""
+        for holders in (*self._lent, *[places for lent in self._round for places in lent]):
+            if any(each is entry for each in holders):
+                holders.append(new)
 
     def take_back(self) -> None:
         """Move results that are still held out of the graph's memory."""
         for k in self._large:
-            entry = self._lent[k]
-            if entry is None:
-                continue
-            self._lent[k] = None
-            if getrefcount(entry) > 2 and entry.array is self._results[k]:  # held by more than this name
-                entry.array = entry.array.clone()
+            if self._lent[k]:
+                _move_out(self._lent[k], self._results[k])
+
+
+def _move_out(holders: list[Entry], place: Any) -> None:
+    """Those of these entries that are still held, and have this array, get one of their own."""
+    array: Any = None
+    while holders:
+        entry = holders.pop()
+        entry.lent = False
+        if getrefcount(entry) > 2 and entry.array is place:  # held by more than this name
+            array = entry.array.clone() if array is None else array
+            entry.array = array
 
 
 def _places(spec: Spec, device: str) -> Any:
@@ -239,12 +265,13 @@ class Capture:
         made = self.again(arrays, scalars)
         return self.plain.run(arrays, scalars) if made is None else self._results(arrays, made)
 
-    def again(self, arrays: Sequence[Any], scalars: Scalars) -> list[Any] | None:
-        """Replay it on arrays that are known to fit; what the function returns. None if the numbers are wrong."""
+    def again(self, arrays: Sequence[Any], scalars: Scalars, continues: bool = False) -> list[Any] | None:
+        """Replay it on arrays that are known to fit; what the function returns. None if the numbers are wrong. With
+        `continues` it fails if the last replay, whose outcome is not known yet, has failed."""
         captured = self.captured
         assert captured is not None
         try:
-            captured.prepare(scalars)
+            captured.prepare(scalars, continues)
         except Exception:
             return None  # plain code knows the instruction
         self._captures.take_back(captured.pool)
@@ -264,6 +291,11 @@ class Capture:
         assert self.captured is not None
         if self.captured.lend(entries):
             self._captures.lends(self.captured)
+
+    def lend_too(self, entry: Entry, new: Entry) -> None:
+        """The new entry has the array of this one, which may be lent."""
+        if self.captured is not None:
+            self.captured.lend_too(entry, new)
 
     def _rehearse(self, arrays: list[Any], buffer: Any) -> list[Any]:
         """Run the function eagerly, on copies of what it overwrites; the copies replace the call's arrays."""

@@ -85,6 +85,51 @@ def make_headers(device: str) -> None:
     codecache._precompile_header(header, command, min_optimize=True, **options)
 
 
+#: Calls a program's library while other threads use Python: see library.py. Inputs and outputs are handles in capsules;
+#: no outputs mean that it failed. It includes no headers, so it is compiled in a moment.
+_CALLER = """
+extern "C" {
+struct _object; typedef _object PyObject;
+void *PyCapsule_GetPointer(PyObject *, const char *);
+PyObject *PyCapsule_New(void *, const char *, void (*)(PyObject *));
+long PyList_Size(PyObject *);
+PyObject *PyList_GetItem(PyObject *, long);
+PyObject *PyList_New(long);
+int PyList_SetItem(PyObject *, long, PyObject *);
+void *PyEval_SaveThread();
+void PyEval_RestoreThread(void *);
+typedef int (*Run)(void *, void **, unsigned long, void **, unsigned long, void *, void *);
+
+PyObject *call(Run run, void *program, PyObject *inputs, long n_outputs) {
+    long n_inputs = PyList_Size(inputs);
+    void **given = (void **)__builtin_alloca((n_inputs + n_outputs + 1) * sizeof(void *));
+    void **made = given + n_inputs;
+    for (long i = 0; i < n_inputs; i++) given[i] = PyCapsule_GetPointer(PyList_GetItem(inputs, i), nullptr);
+    void *thread = PyEval_SaveThread();
+    int failed = run(program, given, n_inputs, made, n_outputs, nullptr, nullptr);
+    PyEval_RestoreThread(thread);
+    if (failed) return PyList_New(0);
+    PyObject *outputs = PyList_New(n_outputs);
+    for (long i = 0; i < n_outputs; i++) PyList_SetItem(outputs, i, PyCapsule_New(made[i], nullptr, nullptr));
+    return outputs;
+}
+}
+"""
+
+
+def compile_caller(home: Path, made: Path) -> None:
+    """Compile the function that calls a program's library to this file."""
+    source = made.with_suffix(".cpp")
+    source.write_text(_CALLER)
+    _build(_compiler(home), source, made)
+    source.unlink()
+
+
+def _build(compiler: str, source: Path, made: Path) -> None:
+    command = [*shlex.split(compiler), "-O1", "-shared", "-fPIC", "-o", str(made), str(source)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+
+
 _choosing = threading.Lock()  #: A job may come while the headers are made in another thread.
 _chosen: dict[Path, str] = {}
 
@@ -106,10 +151,7 @@ def _choose_compiler(home: Path) -> str:
     try:
         for compiler in dict.fromkeys([config.cxx() or "g++", "g++", "c++", "clang++"]):
             try:
-                subprocess.run(
-                    [*shlex.split(compiler), "-shared", "-fPIC", "-o", str(made), str(source)],
-                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60,
-                )  # fmt: skip
+                _build(compiler, source, made)
                 shared = made.read_bytes()
                 if b"libstdc++.so" in shared or b"libc++.so" in shared:
                     return compiler

@@ -4,8 +4,10 @@ Law 1: the function depends on the program and the device alone: the process tha
        runs it build the same one.
 Law 2: numbers come in one buffer of 8-byte slots, which the host fills at every call (`pack`). None is a constant of
        the function. What the host must check (an index given by value) it checks in `pack`.
-Law 3: no bad index reaches a kernel: it is replaced by 0, and the flag, the last result, is set.
-Law 4: writes into inputs come last. If the flag is set they write the input's own value.
+Law 3: no bad index reaches a kernel: it is replaced by 0, and the flag, the last result, is set. On a device it is
+       also set if the slot `before` is not 0: the call before failed, and this one continues it.
+Law 4: writes into inputs come last. If the flag is set they write the input's own value, and a result that replaces an
+       input without overwriting it has that value.
 
 On a CPU the function is the part of a program before the commit; the commit is generated code around it
 (executor.py). On CUDA it writes in place: each donated input that is updated. Optimizer steps come after all else, as
@@ -29,8 +31,7 @@ from gt.worker.engines import updates
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
 from gt.worker.engines.opaque import opaque_pair
 from gt.worker.run.engine import Engine, Graph, bad_indices
-from gt.worker.run.executor import split, take_commit
-from gt.worker.run.lowering import CodeLine, Literal, Lowered, Operand, check_number, lower
+from gt.worker.run.lowering import CodeLine, Literal, Lowered, Operand, alike, check_number, choose_commit, lower, split
 from gt.worker.run.segments import SEGMENT, CapturedSegment
 
 ALIGNED = 2  #: A segment's numbers begin at a multiple of so many slots: its kernels rely on it.
@@ -63,9 +64,6 @@ class _Kernels:
 
 class _Formulas:
     """The engine as the choice of a commit sees it: an in-place kernel is there if it can be made of a formula."""
-
-    deferred = False  # the kernel itself looks at the flag
-    own = dense = select = None
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
@@ -102,6 +100,7 @@ class GraphProgram:
         self.outputs, self.donate = low.outputs, low.program.donate
         self.slots = 0  #: of 8 bytes, in the buffer
         self.flagged = bool(low.checks)
+        self.before = -1  #: A slot that says whether the call before has failed; -1: there is none.
         self._low = low
         self._lines: list[Callable[[list[Any], Any, list[Any]], None]] = []
         #: (format, what to pack). For several numbers the format has several letters.
@@ -115,11 +114,21 @@ class GraphProgram:
         self._commits: list[_Commit] = []
         self._copied: list[tuple[int, int]] = []  #: (input, value): which input is overwritten by a copy,
         self.writes: list[tuple[int, int]] = []  #: and which one in any way, with what.
+        #: By value, the input that it replaces, of those that are not overwritten: somebody else has them too.
+        self._replaces: dict[int, int] = {}
         if engine.deferred:
+            if self.flagged:
+                self.before = self.slots
+                self._packed.append((_FORMATS["i"], lambda scalars: 0))
+                self.slots += 1
             self._choose_writes(low)
             written = {value for _, value in self.writes}
             #: The values that the function returns, in memory of their own. A flag follows them if there are checks.
             self.wants = [o for o in low.outputs if o not in written]
+            for k, i in low.program.updates if self.flagged else ():
+                v = low.outputs[k]
+                if v not in written and _alike(low, v, i) and self._replaces.setdefault(v, i) != i:
+                    raise Unfit("one value replaces several inputs")
         else:
             self.wants = split(checked, engine)
         read = {a for commit in self._commits for row in commit.rows for a in row}
@@ -143,7 +152,7 @@ class GraphProgram:
         groups: list[list[CodeLine]] = []
         if updates.available():
             steps = low.steps
-            groups = take_commit(low, _Formulas())
+            groups = alike(low, choose_commit(low, _Formulas()))
             pairs = [
                 (s.args[p], r) for group in groups for s in group for p, r in zip(s.op.inplace, s.results, strict=True)
             ]
@@ -200,12 +209,14 @@ class GraphProgram:
         """The function without optimizer steps; it also returns what they read."""
         env: list[Any] = [None] * len(self._low.specs)
         env[: len(inputs)] = inputs
-        flags: list[Any] = []
+        flags: list[Any] = [] if self.before < 0 else [buffer[self.before] != 0]
         for line, dead in zip(self._lines, self._dead, strict=True):
             line(env, buffer, flags)
             for v in dead:  # or a rehearsal would hold everything that the program makes
                 env[v] = None
         flag = torch.stack(flags).any() if flags else None
+        for v, i in self._replaces.items():
+            env[v] = torch.where(flag, inputs[i], env[v])
         made = [env[v].clone(memory_format=torch.contiguous_format) if v in self._shared else env[v].contiguous()
                 for v in self._returns]  # fmt: skip
         # The new value of an input may share memory with another input that is about to be written.
@@ -398,10 +409,14 @@ def _writes(low: Lowered) -> list[tuple[int, int]]:
     donated, chosen = set(low.program.donate), {}
     for k, i in low.program.updates:
         value = low.outputs[k]
-        if i in donated and i not in chosen and low.specs[i].shape == low.specs[value].shape:
-            if low.specs[i].dtype is low.specs[value].dtype and low.outputs.count(value) == 1:
-                chosen[i] = value
+        if i in donated and i not in chosen and _alike(low, value, i) and low.outputs.count(value) == 1:
+            chosen[i] = value
     return list(chosen.items())
+
+
+def _alike(low: Lowered, one: int, other: int) -> bool:
+    """Whether two values have the same shape and dtype."""
+    return low.specs[one].shape == low.specs[other].shape and low.specs[one].dtype is low.specs[other].dtype
 
 
 def _shared(low: Lowered, wants: Sequence[int]) -> set[int]:

@@ -36,7 +36,7 @@ from gt.worker.engines.nccl import on_devices
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
 from gt.worker.run.collectives import Bytes, Collective, Devices, Group, GroupKey, PeerResult
 from gt.worker.run.reach import Reach
-from gt.worker.run.tunnel import HOME
+from gt.worker.run.tunnel import home
 
 MEETING = timedelta(seconds=30)  #: For making the sockets, when all workers are known to be there.
 LOOK = timedelta(seconds=0.2)  #: How often a worker that waits for others looks whether they are still there.
@@ -137,7 +137,7 @@ class Sockets:
                 raise PeerFailed(f"workers {absent} did not join the call within {seconds:g} s (GT_PEER_TIMEOUT)")
             time.sleep(POLL_S)  # the store does not notify
         if self._device is None:
-            here = self._listening.getsockname()[0] if self._reach is None else HOME
+            here = self._listening.getsockname()[0] if self._reach is None else home(self._reach.me)
             self._device = dist.ProcessGroupGloo.create_device(hostname=here)
         options = dist.ProcessGroupGloo._Options()
         options._devices = [self._device]
@@ -256,7 +256,8 @@ class _GlooGroup:
                 return
             except RuntimeError:
                 if work.is_completed():
-                    raise
+                    work.wait(LOOK)  # raises why it failed; it may also have ended well just after the wait did
+                    return
             if gone := self._network.missing(self._key.workers):
                 raise PeerFailed(f"worker {gone[0]} is gone")
 

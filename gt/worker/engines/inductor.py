@@ -26,14 +26,15 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
 from gt import config
-from gt.worker.engines.cpp import choose_settings, make_headers
+from gt.worker.engines.cpp import choose_settings, compile_caller, make_headers
 from gt.worker.run.compiling import LEAVING, is_whole, seal
 
 if TYPE_CHECKING:  # they are imported when there is something to compile
     from gt.worker.engines.graph_program import GraphProgram
     from gt.worker.engines.torch import TorchEngine
 
-IDLE_S = 30.0  #: It ends after so long without a job: on a GPU it holds memory.
+IDLE_S = 30.0  #: It ends after so long without a job,
+IDLE_GPU_S = 5.0  #: on a GPU sooner: since its first job it holds memory there.
 SCRATCH_S = 3600.0  #: Older temporary files were left by compilers that were killed.
 INDUCTOR_NBYTES = 4 << 30  #: If Inductor's own cache is larger, it is deleted.
 
@@ -64,7 +65,7 @@ def main(device: str, cache: str) -> NoReturn:
     used = device == "cpu"  # an idle one ends; for a device only after its first job, which takes memory there
     while True:
         try:
-            name, program = jobs.get(timeout=IDLE_S)
+            name, program = jobs.get(timeout=IDLE_S if device == "cpu" else IDLE_GPU_S)
         except Empty:
             if not used:
                 continue
@@ -188,6 +189,8 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     calls = library.with_suffix(".json")
     if calls.exists():
         shutil.copy(calls, made / "program.json")
+    if device == "cpu":
+        compile_caller(home, made / "call.so")
     for cubin in library.parent.glob("*.cubin"):
         shutil.copy(cubin, made)
     clock.lap("copied")

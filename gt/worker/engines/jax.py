@@ -42,6 +42,7 @@ class JaxEngine(Engine):
     """See `gt.worker.run.engine.Engine`."""
 
     name = "jax"
+    by_line = 1  #: It compiles what was written.
 
     def __init__(self, device: str = "") -> None:
         jax.config.update("jax_enable_x64", True)

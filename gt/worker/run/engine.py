@@ -55,6 +55,7 @@ class Graph(Protocol):
     writes: list[tuple[int, int]]  #: (input, value): which input is overwritten with what.
     wants: list[int]  #: The values that the function returns; a flag follows if `flagged`.
     flagged: bool
+    before: int  #: The slot that says whether the call before has failed; -1: there is none.
     slots: int  #: Of 8 bytes, in the buffer.
 
     def build(self, inputs: Sequence[Array], buffer: Array) -> list[Array]: ...
@@ -93,11 +94,15 @@ class CaptureForm(Form, Protocol):
     @property
     def captured(self) -> CapturedProgram | None: ...
 
-    def again(self, arrays: Sequence[Array | None], scalars: Scalars) -> list[Array] | None:
-        """Replay on arrays that are known to fit; what the function returns. None if the numbers are wrong."""
+    def again(self, arrays: Sequence[Array | None], scalars: Scalars, continues: bool = False) -> list[Array] | None:
+        """Replay on arrays that are known to fit; what the function returns. None if the numbers are wrong. With
+        `continues` it fails if the last replay, whose outcome is not known yet, has failed."""
 
     def lent(self, entries: Sequence[Entry]) -> None:
         """Which entries hold the results of the last replay, in the order of what the function returns."""
+
+    def lend_too(self, entry: Entry, new: Entry) -> None:
+        """The new entry has the array of this one, which may be lent."""
 
     def hurry(self) -> None:
         """Capture at the next call: the program is known to be called again and again."""
@@ -149,6 +154,9 @@ class Engine(ABC):
     #: The module of the process that compiles for it, and what its results depend on besides the program. None: it
     #: has no such tiers, and `graph`, `load_library`, `load_segment` and `new_capture` are never called.
     compiles_with: tuple[str, str] | None = None
+    #: So many calls of a program go through its lines; then these are written as Python. To write a line takes 11 us,
+    #: and saves 0.5 us in each call.
+    by_line = 15
     threads = 1  #: How many a call may use at most, where GT may choose: see threads.py. 1: there is nothing to choose.
     #: Whether programs may run in two threads at the same time; see gt/worker/calls.py. Where a device works behind the
     #: host's back they need not: the device runs them beside each other.

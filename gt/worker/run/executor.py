@@ -1,7 +1,8 @@
-"""A program as straight-line Python: tier 1, and the commit around a compiled program.
+"""A program as the lines that run one after the other, and how they run: tier 1, and the commit around a compiled
+program.
 
-Law 1: nothing is looked up while a program runs. Kernels are bound as defaults of the function, one line
-       is one step, and a value is deleted at its last use (inputs too: the caller drops them).
+Law 1: nothing is looked up while a program runs. Kernels are bound, one line is one step, and a value is deleted at its
+       last use (inputs too: the caller drops them).
 Law 2: inputs are untouched until the commit. In-place steps run last, after everything that can fail or
        allocate, and only into donated inputs that nothing else still reads.
 Law 3: no two results share memory, and none shares memory with an input that outlives the call.
@@ -10,62 +11,142 @@ Law 4: where checks are deferred to the device, a result that replaces an input 
 Law 5: where several workers run a program together, the code is a generator. A collective is started at its
        instruction and its result is taken right before it is first read, so that it overlaps with the steps in
        between. Before the commit all workers agree that they have come this far.
-
-The line number in a traceback names the instruction that failed.
+Law 6: a program may never be called again, and to write its code takes longer than to run it. So its first calls go
+       through the lines; when it has been called as often as it takes for that to pay, they are written as Python
+       (writing.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from types import FunctionType
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType
 from typing import Any, NoReturn
+
+import msgspec
 
 from gt.errors import OutOfMemory
 from gt.ops.check import Checked
-from gt.program import Spec, spec
+from gt.program import Program, spec
 from gt.worker.run.engine import Engine
-from gt.worker.run.lowering import CodeLine, Literal, Lowered, Operand, Whole, lower
+from gt.worker.run.lowering import (
+    CodeLine,
+    Literal,
+    Lowered,
+    Operand,
+    Whole,
+    alike,
+    choose_commit,
+    lower,
+    plain,
+    wanted,
+)
 from gt.worker.run.origins import Need
 from gt.worker.run.store import Entry
 
+#: The forms of a line. ONE and SEVERAL: a kernel with so many results; FIRST: only the first one is wanted.
+ONE, SEVERAL, FIRST = range(3)
+MANY = 3  #: A kernel for rows of operands; see `Many`.
+DENSE = 4  #: A kernel for each operand, whose result takes its place.
+AROUND = 5  #: A function of all inputs and numbers. Only in code that is written at once.
+START, TAKE, AGREE = range(6, 9)  #: Where others take part: a collective begins, its result is taken, all agree.
+
+
+class ProgramLine(msgspec.Struct, gc=False, eq=False):
+    """One line. Operands and results are places: values by number, ~k for scalar k, and then those of `Lines.name`."""
+
+    form: int
+    kernel: Any
+    args: tuple[int, ...]
+    results: tuple[int, ...]
+    dead: tuple[int, ...]  #: What no later line reads.
+    instruction: int  #: Of the program; -1: of none.
+    what: str  #: The name of its op.
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A kernel for many uses of an op at once."""
+
+    kernel: Callable[..., Any]
+    rows: tuple[int, int]  #: How many rows the first operands make, and how long they are.
+
+
+class Lines(msgspec.Struct, eq=False):
+    """What runs, in order."""
+
+    program: Program
+    values: int  #: How many the program has.
+    together: bool  #: Other workers take part: it is a generator.
+    all: list[ProgramLine] = []
+    commit: int = 1 << 60  #: The first line that changes an input.
+    outputs: tuple[int, ...] = ()  #: What is returned,
+    flag: int | None = None  #: and where the outcome of checks is.
+    names: list[str] = []  #: Of the places behind the values: a name, or "" for a constant,
+    constants: list[Any] = []  #: and what is there when it begins.
+
+    def add(self, name: str, value: Any = None) -> int:
+        """A place for something that is no value of the program, or for a constant."""
+        self.names.append(name)
+        self.constants.append(value)
+        return self.values + len(self.names) - 1
+
+    def constant(self, value: Any) -> int:
+        return self.add("", value)
+
 
 class Runnable:
-    """The generated code of a program, for an engine. It is a Form: see engine.py."""
+    """The code of a program, for an engine. It is a Form: see engine.py."""
 
     __slots__ = (
-        "_code", "_commit_line", "_instructions", "bounds", "checks", "lends", "needs", "ran", "run", "source", "takes",
-        "whole",
+        "_code", "_first", "_instructions", "bounds", "checks", "commit", "lends", "lines", "needs", "ran", "run",
+        "source", "steps", "takes", "whole",
     )  # fmt: skip
 
-    def __init__(self, lowered: Lowered, writer: _Writer, run: FunctionType, engine: Engine) -> None:
-        #: The list of inputs is emptied at once.
-        self.run: Callable[..., Any] = run if lowered.program.workers else engine.whole(run, lowered.steps)
+    def __init__(self, lowered: Lowered, deciding: Deciding) -> None:
         self.ran, self.lends = 1, False
-        self._code = run.__code__
-        self.source: str = writer.source
         #: Inputs whose memory becomes that of a result. An array that others hold must be copied first.
-        self.takes: tuple[int, ...] = tuple(sorted(writer.takes))
+        self.takes: tuple[int, ...] = tuple(sorted(deciding.takes))
         #: (instruction, op) of the checks whose outcome is in the flag.
         self.checks: tuple[tuple[int, str], ...] = tuple((s.instruction, s.op.name) for s in lowered.checks)
         #: What must be known of a call, because it is not checked: see origins.meet.
         self.needs: tuple[Need, ...] = tuple(lowered.needs.items())
         self.bounds = lowered.bounds  #: The outputs that are known to be in a range if enough is known of the inputs.
         self.whole: dict[int, Whole] = {}  #: Steps that stand for many instructions, by their places.
-        self._instructions: list[int] = writer.instructions
-        self._commit_line: int = writer.commit_line
+        self.lines: Lines | None = deciding.lines  #: None once they are Python,
+        self.steps = lowered.steps  #: for which an engine may look at the steps too.
+        self.source = ""
+        self.commit = deciding.lines.commit
+        self._code: CodeType | None = None  #: Of that Python: the line that is the first one,
+        self._first = 0
+        self._instructions: list[int] = []  #: and the instructions of all lines.
+        #: The list of inputs is emptied at once.
+        self.run: Callable[..., Any] = partial(_run_together if deciding.together else _run, deciding.lines)
+
+    def become(self, run: Callable[..., Any], code: CodeType, source: str, first: int) -> None:
+        """From now on this is what runs. `first`: where the lines begin in it."""
+        assert self.lines is not None
+        self.run, self.source, self._code, self._first = run, source, code, first
+        self._instructions = [line.instruction for line in self.lines.all]
+        self.lines, self.steps = None, []
 
     def where(self, error: BaseException) -> tuple[int, bool]:
         """The instruction that raised this error (-1: none), and whether the commit had begun."""
         tb = error.__traceback__
         while tb is not None:
-            if tb.tb_frame.f_code is self._code:
-                line = tb.tb_lineno
-                instruction = self._instructions[line - 1]
+            frame, instruction, at = tb.tb_frame, -1, -1
+            if frame.f_code is self._code:
+                at = tb.tb_lineno - self._first
+                instruction = self._instructions[at] if 0 <= at < len(self._instructions) else -1
+            elif frame.f_code in _BY_LINE:
+                at = frame.f_locals.get("at", -1)
+                instruction = frame.f_locals["line"].instruction if at >= 0 else -1
+            if at >= 0:
                 if instruction in self.whole:
                     instruction = self.whole[instruction].where(error)
-                return instruction, line >= self._commit_line
+                return instruction, at >= self.commit
             tb = tb.tb_next
         return -1, False
 
@@ -73,52 +154,98 @@ class Runnable:
         pass
 
 
-def compile_program(
-    checked: Checked, engine: Engine, fake_memory: int = 0, trusted: bool = False, whole: Sequence[Whole] = (),
-    mark: Callable[[int], None] | None = None,
-) -> Runnable:  # fmt: skip
-    """Generate the code of a program.
+def _run(lines: Lines, a: list[Any], s: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
+    """Run the lines one by one."""
+    env = _places(lines, a, s)
+    get = env.__getitem__
+    at = -1  # `where` reads it
+    for line in lines.all:
+        at += 1
+        if line.form == ONE:
+            env[line.results[0]] = line.kernel(*map(get, line.args))
+        else:
+            _run_line(env, line)
+        for v in line.dead:
+            env[v] = None
+    return tuple([env[o] for o in lines.outputs]), None if lines.flag is None else env[lines.flag]
+
+
+def _run_together(lines: Lines, a: list[Any], s: Sequence[Any], c: Any) -> Generator[Any, Any, Any]:
+    """The same, where others take part; `c` has the collectives."""
+    env = _places(lines, a, s)
+    at = -1
+    for line in lines.all:
+        at += 1
+        args = line.args
+        if line.form == TAKE:
+            env[line.results[0]] = yield env[args[0]]
+        elif line.form == START:
+            env[line.results[0]] = c.start(line.kernel, env[args[0]], env[args[1]])
+        elif line.form == AGREE:
+            c.agreed((yield c.agree(env[args[0]])))
+        else:
+            _run_line(env, line)
+        for v in line.dead:
+            env[v] = None
+    return tuple([env[o] for o in lines.outputs]), None
+
+
+_BY_LINE = (_run.__code__, _run_together.__code__)  #: What goes through the lines.
+
+
+def _run_line(env: list[Any], line: ProgramLine) -> None:
+    form, kernel, results = line.form, line.kernel, line.results
+    given = [env[v] for v in line.args]
+    if form == DENSE:
+        for v, x in zip(results, given, strict=True):
+            env[v] = kernel(x)
+        return
+    if form == MANY:
+        count, width = kernel.rows
+        split_at = count * width
+        rows = tuple([tuple(given[i : i + width]) for i in range(0, split_at, width)])
+        made = kernel.kernel(rows, *given[split_at:])
+    else:
+        made = kernel(*given)
+    if form == ONE:
+        env[results[0]] = made
+    elif form == FIRST:
+        env[results[0]] = made[0]
+    else:
+        for v, x in zip(results, made, strict=True):
+            env[v] = x
+
+
+def _places(lines: Lines, arrays: list[Any], scalars: Sequence[Any]) -> list[Any]:
+    """What is in all places when it begins. The list of inputs is emptied."""
+    env = [*arrays, *[None] * (lines.values - len(arrays)), *lines.constants, *reversed(scalars)]
+    arrays.clear()
+    return env
+
+
+def arrange_program(
+    checked: Checked, engine: Engine, fake_memory: int = 0, trusted: bool = False, whole: Sequence[Whole] = ()
+) -> Runnable:
+    """The lines of a program.
 
     With `fake_memory`, a run fails at the first instruction where its results exceed that many bytes. With `trusted`,
-    the code is for inputs that are known to be what it `needs`. With `whole`, these instructions are one step each.
-    With `mark`, the code calls it with each instruction that begins.
+    they are for inputs that are known to be what it `needs`. With `whole`, these instructions are one step each.
     """
     lowered = lower(checked, engine, trusted, whole)
-    writer = _Writer(lowered, engine, fake_memory)
-    writer.mark = "" if mark is None else writer.bind(mark)
-    writer.write()
-    made = _finish(lowered, writer, engine)
+    deciding = Deciding(lowered, engine, fake_memory)
+    deciding.decide()
+    made = Runnable(lowered, deciding)
     made.whole = {w.place: w for w in whole}
     return made
 
 
-def split(checked: Checked, engine: Engine) -> list[int]:
-    """The values that a pure function must return so that the commit can do the rest: see `compile_around`."""
-    writer = _Writer(lower(checked, engine), engine, 0)
-    return writer.wants(writer.choose_commit())
-
-
-def take_commit(lowered: Lowered, engine: Any) -> list[list[CodeLine]]:
-    """Take out of the steps those that overwrite donated inputs in the end; in groups that one kernel can do. Of the
-    engine only its in-place kernels are asked for."""
-    writer = _Writer(lowered, engine, 0)
-    return writer.alike(writer.choose_commit())
-
-
-def compile_around(checked: Checked, engine: Engine, pure: Callable[..., Any]) -> Runnable:
-    """The code of a program whose steps before the commit are one function, pure(inputs, scalars), which returns
+def arrange_around(checked: Checked, engine: Engine, pure: Callable[..., Any]) -> Runnable:
+    """The lines of a program whose steps before the commit are one function, pure(inputs, scalars), which returns
     the values that `split` names, each in memory of its own."""
     lowered = lower(checked, engine)
-    writer = _Writer(lowered, engine, 0)
-    writer.write_around(pure)
-    return _finish(lowered, writer, engine)
-
-
-def _finish(lowered: Lowered, writer: _Writer, engine: Engine) -> Runnable:
-    code = compile(writer.source, f"<program {lowered.program.hash().hex()[:8]}>", "exec")
-    namespace: dict[str, Any] = dict(writer.bound)
-    exec(code, namespace)
-    return Runnable(lowered, writer, namespace["run"], engine)
+    deciding = Deciding(lowered, engine, 0)
+    deciding.decide_around(pure)
+    return Runnable(lowered, deciding)
 
 
 def fail_fake_memory(nbytes: int, limit: int) -> NoReturn:
@@ -126,54 +253,43 @@ def fail_fake_memory(nbytes: int, limit: int) -> NoReturn:
     raise OutOfMemory(f"{nbytes} bytes of results are alive; the limit is {limit} bytes (GT_FAKE_MEMORY)")
 
 
-class _Writer:
-    """Writes the function `run`, line by line; `write()` shows its structure."""
+class Deciding:
+    """Decides on the lines, one by one; `decide()` shows their structure."""
 
     def __init__(self, lowered: Lowered, engine: Engine, fake_memory: int) -> None:
         self.low = lowered
         self.engine = engine
         self.limit = fake_memory
-        self.mark = ""  #: The name of what is called with each instruction that begins; "": nothing is.
         self.n_inputs = len(lowered.program.inputs)
-        self.bound: dict[str, Any] = {}  #: Name -> kernel or number.
-        self.names: dict[int, str] = {}  #: The id() of a bound object -> its name.
-        self.lines: list[str] = []
-        self.instructions: list[int] = []  #: Of each line.
-        self.commit_line = 1 << 60
+        self.together = bool(lowered.program.workers)
+        self.lines = Lines(lowered.program, len(lowered.specs), self.together)
         self.takes: set[int] = set()
         self.outputs = tuple(spec(s.shape, s.dtype) for s in map(lowered.spec, lowered.outputs))
         # An update counts only if the result has the shape and dtype of the input.
-        self.updates = {o: i for o, i in lowered.program.updates if self.outputs[o] is _plain(lowered.specs[i])}
-        self.together = bool(lowered.program.workers)
+        self.updates = {o: i for o, i in lowered.program.updates if self.outputs[o] is plain(lowered.specs[i])}
         self.watched = engine.deferred and bool(lowered.checks)  #: The outcome of checks is gathered in a flag,
         self.flagged = self.watched and not self.together  #: which the host reads only after the call is done.
-        self.started: dict[int, CodeLine] = {}  #: Results of collectives that were not yet taken.
+        self.flag = self.lines.add("f") if self.watched else self.lines.constant(None)
+        self.started: dict[int, tuple[int, CodeLine]] = {}  #: Results of collectives that were not yet taken.
         self.own, self.dense, self.select = engine.own, engine.dense, engine.select
         self.into: set[int] = set()  #: Outputs that are put into the donated input they replace.
         self.counted: dict[int, int] = {}  #: Bytes of the results that are alive, for GT_FAKE_MEMORY.
 
-    @property
-    def source(self) -> str:
-        return "\n".join(self.lines) + "\n"
-
-    def write(self) -> None:
-        commit = self.choose_commit()
+    def decide(self) -> None:
+        # Only a device with a flag knows whether the call succeeds: results are selected instead.
+        commit = [] if self.flagged else self.take_commit()
         owned = self.choose_owned(commit)
         uses = self.count_uses(commit, owned)
-
-        self.begin()
-        if self.watched:
-            self.line("f = None")
         self.drop_unused(uses)
         for step in self.in_order():
-            if step.check is None and not self.allocate(step.instruction, *step.results):
+            if self.limit and step.check is None and not self.allocate(step.instruction, *step.results):
                 break
-            self.step(step, self.bind(step.kernel), uses)
+            self.step(step, uses)
         else:
             self.take_up(list(self.started), uses)
-            if self.write_owned(owned, uses):
-                self.write_commit(commit, owned, uses)
-        self.name_bound()
+            made = self.decide_owned(owned, uses)
+            if made is not None:
+                self.decide_commit(commit, made, uses)
 
     def in_order(self) -> list[CodeLine]:
         """The steps. Views of a collective's result come right before the step that reads them, so that the result is
@@ -205,77 +321,22 @@ class _Writer:
             place(next(iter(waiting.values())))
         return order
 
-    def write_around(self, pure: Callable[..., Any]) -> None:
+    def take_commit(self) -> list[CodeLine]:
+        commit = choose_commit(self.low, self.engine)
+        self.takes |= {a for s in commit for p in s.op.inplace if isinstance(a := s.args[p], int)}
+        return commit
+
+    def decide_around(self, pure: Callable[..., Any]) -> None:
         """The same, with one function in place of all steps before the commit."""
-        commit = self.choose_commit()
-        wants = self.wants(commit)
+        commit = self.take_commit()
+        wants = wanted(self.low, commit)
         self.low.steps = []
         uses = self.count_uses(commit, {})
-        self.begin()
-        inputs = "".join(f"v{i}, " for i in range(self.n_inputs))
-        made = "".join(f"v{v}, " for v in wants)
-        self.line(f"{made + '= ' if made else ''}{self.bind(pure)}([{inputs}], s)")
+        self.line(AROUND, pure, tuple(range(self.n_inputs)), tuple(wants))
         self.drop_unused(uses)
-        self.write_commit(commit, {}, uses)
-        self.name_bound()
-
-    def alike(self, commit: list[CodeLine]) -> list[list[CodeLine]]:
-        """Groups of steps that one kernel could do: the same op and numbers, on different arrays of one dtype."""
-        groups: dict[Any, list[CodeLine]] = {}
-        for s in commit:
-            numbers = tuple(a for a in s.args if isinstance(a, Literal) or a < 0)
-            first = self.low.specs[s.results[0]]
-            key = (s.op.name, repr(s.attrs), repr(numbers), first.dtype, first.size > 0)
-            groups.setdefault(key, []).append(s)
-        return list(groups.values())
-
-    def wants(self, commit: list[CodeLine]) -> list[int]:
-        """The values that the commit reads and the results that it does not make, in order."""
-        committed = {r for s in commit for r in s.results}
-        read = {a for s in commit for a in s.args if isinstance(a, int) and a >= self.n_inputs}
-        return sorted(read | set(self.low.outputs) - committed)
+        self.decide_commit(commit, {}, uses)
 
     # --- decisions -----------------------------------------------------------------------
-
-    def choose_commit(self) -> list[CodeLine]:
-        """The steps that may overwrite donated inputs, with in-place kernels."""
-        if self.flagged:
-            return []  # only the device knows whether the call succeeds: results are selected instead
-        low, donated = self.low, set(self.low.program.donate)
-        read = {a for s in low.steps for a in s.args if isinstance(a, int)}
-        times = Counter(low.outputs)
-        written: set[int] = set()
-        read_late: set[int] = set()  # memory that the commit reads
-        chosen: list[CodeLine] = []
-        for s in low.steps:
-            targets = [a for p in s.op.inplace if isinstance(a := s.args[p], int)] if s.check is None else []
-            pairs = list(zip(targets, s.results, strict=False))
-            others = {
-                low.base[a] for i, a in enumerate(s.args) if i not in s.op.inplace and isinstance(a, int) and a >= 0
-            }
-            if not (
-                targets
-                and len(pairs) == len(s.op.inplace) == len(s.results) == len(set(targets))
-                and donated.issuperset(targets)
-                and all(low.specs[t] is _plain(low.specs[r]) for t, r in pairs)
-                and read.isdisjoint(s.results)  # a reader would have to run after the commit
-                and all(times[r] < 2 for r in s.results)  # or two results would be one array
-                and written.isdisjoint(targets)
-                and read_late.isdisjoint(targets)
-                and others.isdisjoint(targets)
-                and others.isdisjoint(written)
-            ):
-                continue
-            kernel = self.engine.kernel(s.op, s.attrs, [low.spec(a) for a in s.args], inplace=True)
-            if kernel is None:
-                continue
-            written.update(targets)
-            read_late |= others
-            chosen.append(CodeLine(s.instruction, s.op, kernel, s.args, s.results, s.attrs))
-        replaced = {s.results for s in chosen}
-        low.steps = [s for s in low.steps if s.results not in replaced]
-        self.takes |= written
-        return chosen
 
     def choose_owned(self, commit: list[CodeLine]) -> dict[int, int]:
         """Outputs that may share memory: position -> the value that it is copied (or selected) from."""
@@ -319,14 +380,15 @@ class _Writer:
                 self.takes.add(i)
 
     def count_uses(self, commit: list[CodeLine], owned: dict[int, int]) -> dict[int, int]:
-        """How many lines read each value; an output that is returned as it is has one more."""
+        """How often lines read each value; an output that is returned as it is has one more."""
         uses: dict[int, int] = {}
-        lines: list[set[Operand]] = [set(s.args) for s in (*self.low.steps, *commit)]
+        lines: list[Collection[Operand]] = [s.args for s in self.low.steps]
+        lines += [s.args for s in commit]
         lines += [self.reads_of_owned(k, o) for k, o in owned.items()]
-        lines += [{o} for k, o in enumerate(self.low.outputs) if k not in owned]
+        lines += [(o,) for k, o in enumerate(self.low.outputs) if k not in owned]
         for line in lines:
             for a in line:
-                if isinstance(a, int) and a >= 0:
+                if type(a) is int and a >= 0:
                     uses[a] = uses.get(a, 0) + 1
         return uses
 
@@ -336,86 +398,81 @@ class _Writer:
 
     # --- lines ---------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """The def (filled in at the end, when all bound names are known), and the operands by name."""
-        self.line("")
-        self.line("".join(f"v{i}, " for i in range(self.n_inputs)) + "= a; a.clear()" if self.n_inputs else "pass")
-        if self.low.program.scalars:
-            self.line("".join(f"s{k}, " for k in range(len(self.low.program.scalars))) + "= s")
-
-    def name_bound(self) -> None:
-        given = "a, s, c" if self.together else "a, s"
-        self.lines[0] = f"def run({given}{''.join(f', {n}={n}' for n in self.bound)}):"
+    def line(
+        self, form: int, kernel: Any, args: tuple[int, ...], results: tuple[int, ...], dead: Sequence[int] = (),
+        instruction: int = -1, what: str = "",
+    ) -> None:  # fmt: skip
+        self.lines.all.append(ProgramLine(form, kernel, args, results, tuple(dead), instruction, what))
+        if self.counted:
+            for d in dead:
+                self.counted.pop(d, 0)
 
     def drop_unused(self, uses: dict[int, int]) -> None:
-        unused = [f"v{i}" for i in range(self.n_inputs) if not uses.get(i)]
+        unused = [i for i in range(self.n_inputs) if not uses.get(i)]
         if unused:
-            self.line("del " + ", ".join(unused))
+            self.line(SEVERAL, _nothing, (), (), unused)
 
-    def write_commit(self, commit: list[CodeLine], owned: dict[int, int], uses: dict[int, int]) -> None:
-        """The steps that write into inputs, and the return."""
-        for step in commit:
-            self.make_dense(step)
+    def decide_commit(self, commit: list[CodeLine], owned: dict[int, int], uses: dict[int, int]) -> None:
+        """The steps that write into inputs, and the return. `owned`: what is returned of outputs that were copied."""
+        for step in commit:  # in-place kernels may not allocate: operands are made contiguous before
+            operands = tuple(sorted({a for a in step.args if isinstance(a, int) and a >= 0}))
+            self.line(DENSE, self.dense, operands, operands, (), step.instruction)
         if self.together:
-            self.line(f"c.agreed((yield c.agree({'f' if self.watched else None})))")
-        self.commit_line = min(self.commit_line, len(self.lines) + 1)
-        for group in self.alike(commit):
+            self.line(AGREE, None, (self.flag,), ())
+        self.begin_commit()
+        for group in alike(self.low, commit):
             many = self.engine.many(group[0].op, group[0].attrs) if len(group) > 1 else None
             if many is not None:
-                self.steps_at_once(group, self.bind(many), uses)
+                self.steps_at_once(group, many, uses)
                 continue
             for step in group:
-                self.step(step, self.bind(step.kernel), uses)
-        results = [f"o{k}" if k in owned else f"v{o}" for k, o in enumerate(self.low.outputs)]
-        self.line(f"return ({''.join(r + ', ' for r in results)}), {'f' if self.flagged else None}")
+                self.step(step, uses)
+        self.lines.outputs = tuple([owned.get(k, o) for k, o in enumerate(self.low.outputs)])
+        self.lines.flag = self.flag if self.flagged else None
 
-    def line(self, text: str, instruction: int = -1) -> None:
-        if self.mark and instruction >= 0:
-            text = f"{self.mark}({instruction}); {text}"
-        self.lines.append(" " + text if self.lines else text)
-        self.instructions.append(instruction)
+    def begin_commit(self) -> None:
+        """Nothing fails from here on."""
+        self.lines.commit = min(self.lines.commit, len(self.lines.all))
 
-    def bind(self, thing: Any) -> str:
-        name = self.names.get(id(thing))
-        if name is None:
-            name = self.names[id(thing)] = f"k{len(self.bound)}"
-            self.bound[name] = thing  # also keeps it alive, so that its id stays unique
-        return name
+    def operand(self, a: Operand) -> int:
+        return self.lines.constant(a.value) if isinstance(a, Literal) else a
 
-    def operand(self, a: Operand) -> str:
-        if not isinstance(a, Literal):
-            return f"v{a}" if a >= 0 else f"s{~a}"
-        plain = isinstance(a.value, int) or (isinstance(a.value, float) and math.isfinite(a.value))
-        return repr(a.value) if plain else self.bind(a.value)
-
-    def step(self, step: CodeLine, kernel: str, uses: dict[int, int]) -> None:
-        self.take_up([a for a in step.args if isinstance(a, int)], uses)
+    def step(self, step: CodeLine, uses: dict[int, int]) -> None:
+        args, results, kernel = step.args, step.results, step.kernel
+        if self.started:
+            self.take_up([a for a in args if isinstance(a, int)], uses)
         if step.together:
-            self.start(step, kernel, uses)
+            self.start(step, uses)
             return
-        args = ", ".join(map(self.operand, step.args))
-        left = "".join(f"v{r}, " for r in step.results) if len(step.results) > 1 else f"v{step.results[0]}"
-        if step.check is None:
-            text = f"{left} = {kernel}({args})"
-        else:
+        dead = self.use(args, uses)
+        for r in results:
+            if not uses.get(r):
+                dead.append(r)
+        form = ONE if len(results) == 1 else SEVERAL
+        named: Any = args
+        for a in args:
+            if type(a) is not int:
+                named = tuple(map(self.operand, args))
+                break
+        if step.check is not None:
             op, n, extra, number = step.check
-            if number:
-                text = f"{left} = {kernel}({op!r}, {args}, {n}, {extra})"
-            elif self.watched:
-                text = f"{left}, f = {kernel}({op!r}, {args}, {n}, {extra}, f)"
-            else:
-                text = f"{left} = {kernel}({op!r}, {args}, {n}, {extra}, None)[0]"
-        dead = self.use(set(step.args), uses) + [r for r in step.results if not uses.get(r)]
-        self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
+            constant = self.lines.constant
+            named = (constant(op), *named, constant(n), constant(extra))
+            if not number and self.watched:
+                form, named, results = SEVERAL, (*named, self.flag), (*results, self.flag)
+            elif not number:
+                form, named = FIRST, (*named, self.flag)
+        self.line(form, kernel, named, results, dead, step.instruction, step.op.name)
 
-    def start(self, step: CodeLine, kernel: str, uses: dict[int, int]) -> None:
+    def start(self, step: CodeLine, uses: dict[int, int]) -> None:
         """Start a collective. It may overwrite an operand that nothing else reads."""
         (a,), (r,) = step.args, step.results
         assert isinstance(a, int)
-        dead = self.use({a}, uses)
-        text = f"h{r} = c.start({kernel}, v{a}, {self.private(a, uses)})"
-        self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
-        self.started[r] = step
+        dead = self.use((a,), uses)
+        handle = self.lines.add(f"h{r}")
+        args = (a, self.lines.constant(self.private(a, uses)))
+        self.line(START, step.kernel, args, (handle,), dead, step.instruction, step.op.name)
+        self.started[r] = handle, step
 
     def private(self, a: int, uses: dict[int, int]) -> bool:
         """Whether a value that has been read for the last time shares its memory with no other."""
@@ -426,62 +483,54 @@ class _Writer:
     def take_up(self, operands: list[int], uses: dict[int, int]) -> None:
         """Take the results of those operands that are collectives under way."""
         for a in operands:
-            step = self.started.pop(a, None)
-            if step is not None:
-                dead = self.delete([] if uses.get(a) else [a])
-                self.line(f"v{a} = yield h{a}; del h{a}{dead}", step.instruction)
+            if a in self.started:
+                handle, step = self.started.pop(a)
+                dead = [handle] if uses.get(a) else [handle, a]
+                self.line(TAKE, None, (handle,), (a,), dead, step.instruction)
 
-    def steps_at_once(self, steps: list[CodeLine], kernel: str, uses: dict[int, int]) -> None:
+    def steps_at_once(self, steps: list[CodeLine], kernel: Any, uses: dict[int, int]) -> None:
         """One line for a group of steps with one kernel."""
         rows = [[a for a in s.args if isinstance(a, int) and a >= 0] for s in steps]
         numbers = [self.operand(a) for a in steps[0].args if isinstance(a, Literal) or a < 0]
-        left = "".join(f"v{r}, " for s in steps for r in s.results)
-        right = "".join(f"({''.join(f'v{a}, ' for a in row)}), " for row in rows)
-        dead = self.use({a for row in rows for a in row}, uses)
-        text = f"{left}= {kernel}(({right}), {', '.join(numbers)})"
-        what = f"  # {steps[0].instruction}.. {len(steps)} {steps[0].op.name}"
-        self.line(text + self.delete(dead) + what, steps[0].instruction)
+        given = tuple([a for row in rows for a in row])
+        dead = self.use(given, uses)
+        results = tuple([r for s in steps for r in s.results])
+        many = Many(kernel, (len(rows), len(rows[0])))
+        self.line(MANY, many, (*given, *numbers), results, dead, steps[0].instruction, steps[0].op.name)
 
-    def write_owned(self, owned: dict[int, int], uses: dict[int, int]) -> bool:
-        """Copy outputs that may share memory; False if the limit of GT_FAKE_MEMORY is reached."""
-        maker = {r: s.instruction for s in self.low.steps for r in s.results}
+    def decide_owned(self, owned: dict[int, int], uses: dict[int, int]) -> dict[int, int] | None:
+        """Copy outputs that may share memory: what is returned of each; None if the limit of GT_FAKE_MEMORY is
+        reached."""
+        maker = {r: s.instruction for s in self.low.steps for r in s.results} if owned else {}
+        made: dict[int, int] = {}
         for k, o in sorted(owned.items(), key=lambda item: (item[0] in self.into, item[0])):
             instruction = maker.get(o, -1)
-            copy = ~k  # no value has this number
-            if k in self.into:  # the commit begins: nothing fails from here on
-                self.commit_line = min(self.commit_line, len(self.lines) + 1)
-            elif not self.allocate(instruction, copy):
-                return False
+            if k in self.into:  # the commit begins
+                self.begin_commit()
+            elif self.limit and not self.allocate(instruction, ~k):  # no value has this number
+                return None
+            made[k] = self.lines.add(f"o{k}")
+            dead = self.use(self.reads_of_owned(k, o), uses)
+            kernel: Callable[..., Any] = self.own
+            args: tuple[int, ...] = (o,)
             if self.flagged and k in self.updates:
-                text = f"o{k} = {self.bind(self.select)}(f, v{self.updates[k]}, v{o}, {k in self.into})"
+                kernel, args = self.select, (self.flag, self.updates[k], o, self.lines.constant(k in self.into))
             elif k in self.into:
-                text = f"o{k} = {self.bind(self.engine.put)}(v{self.updates[k]}, v{o})"
-            else:
-                text = f"o{k} = {self.bind(self.own)}(v{o})"
-            self.line(text + self.delete(self.use(self.reads_of_owned(k, o), uses)), instruction)
-        return True
+                kernel, args = self.engine.put, (self.updates[k], o)
+            self.line(ONE, kernel, args, (made[k],), dead, instruction)
+        return made
 
-    def make_dense(self, step: CodeLine) -> None:
-        """In-place kernels may not allocate: operands are made contiguous before."""
-        operands = sorted({a for a in step.args if isinstance(a, int) and a >= 0})
-        dense = self.bind(self.dense)
-        left = ", ".join(f"v{a}" for a in operands)
-        self.line(f"{left} = {', '.join(f'{dense}(v{a})' for a in operands)}", step.instruction)
-
-    def use(self, operands: set[Operand], uses: dict[int, int]) -> list[int]:
+    def use(self, operands: Collection[Operand], uses: dict[int, int]) -> list[int]:
         """Count one line's reads; returns the values that no later line reads."""
         dead = []
         for a in operands:
-            if isinstance(a, int) and a >= 0:
-                uses[a] -= 1
-                if not uses[a]:
+            if type(a) is int and a >= 0:
+                left = uses[a] = uses[a] - 1
+                if not left:
                     dead.append(a)
-        return sorted(dead)
-
-    def delete(self, dead: list[int]) -> str:
-        for d in dead:
-            self.counted.pop(d, 0)
-        return "; del " + ", ".join(f"v{d}" for d in dead) if dead else ""
+        if len(dead) > 1:
+            dead.sort()
+        return dead
 
     def allocate(self, instruction: int, *results: int) -> bool:
         """Count what a line makes; False if the limit of GT_FAKE_MEMORY is reached there (then the code ends)."""
@@ -492,10 +541,10 @@ class _Writer:
         total = sum(self.counted.values())
         if total <= self.limit:
             return True
-        self.line(f"{self.bind(fail_fake_memory)}({total}, {self.limit})", instruction)
+        args = (self.lines.constant(total), self.lines.constant(self.limit))
+        self.line(ONE, fail_fake_memory, args, (self.lines.add("o"),), (), instruction)
         return False
 
 
-def _plain(s: Spec) -> Spec:
-    """The spec of a value in a store: an array, never a Python number."""
-    return spec(s.shape, s.dtype)
+def _nothing() -> tuple[()]:
+    return ()

@@ -16,14 +16,17 @@ decided once per program; executor.py turns it into code.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from gt import dtypes
 from gt.errors import IndexOutOfRange, ProgramError
-from gt.ops.check import Checked
-from gt.ops.record import TABLE, Op
+from gt.ops.check import Checked, Inferred, infer
+from gt.ops.record import Op
 from gt.ops.trace import OpTrace, Symbol, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec, spec
 from gt.worker.run.collectives import Collective, collective
@@ -56,8 +59,7 @@ class Check(NamedTuple):
     number: bool  #: The index is a number of the call: it is checked by the host, not by the engine.
 
 
-@dataclass(slots=True)
-class CodeLine:
+class CodeLine(msgspec.Struct, eq=False, gc=False):
     """One line of generated code."""
 
     instruction: int  #: Of the program; several steps may come from one.
@@ -123,9 +125,19 @@ def check_number(op: str, index: int, n: int, extra: int | None) -> int:
     return index
 
 
+class Kernel(NamedTuple):
+    """What an engine has for an op with some attributes on operands of some specs. It is kept with what inference has
+    said of it, so that programs share it."""
+
+    engine: Engine
+    function: Any  #: Or a Collective; None: the op's composition must be expanded.
+    checks: tuple[tuple[int, int, int | None], ...]  #: (operand, n, extra): see `Op.indices`.
+    indices: bool  #: A result may be an index.
+
+
 class _Lowering:
     def __init__(self, checked: Checked, engine: Engine, trusted: bool, whole: Sequence[Whole]) -> None:
-        self.program = checked.program
+        self.program, self.uses = checked.program, checked.uses
         self.places = {w.place: w for w in whole}
         self.replaced = {i for w in whole for i in w.replaces}
         self.trusted = trusted
@@ -137,8 +149,7 @@ class _Lowering:
         self.steps: list[CodeLine] = []
         self.instruction = -1
         self.check = engine.check
-        #: Layers repeat: equal uses of an op share one kernel.
-        self.kernels: dict[Any, Any] = {}
+        self.as_inferred = True  #: All values so far have the specs that the check has inferred.
         self.checked: dict[tuple[Operand, int, int | None], Operand] = {}
         #: Where the elements of values come from, as far as that is known.
         self.origins: dict[Operand, Origin] = {}
@@ -164,16 +175,13 @@ class _Lowering:
 
     def run(self) -> Lowered:
         env: list[Operand] = list(range(len(self.specs)))
-        waiting: list[tuple[int, Instruction, int]] = []  # what reads a whole step, with its first result
-        for i, ins in enumerate(self.program.code):
-            first = len(env)
-            env.extend([HIDDEN] * ins.results)
-            if i not in self.replaced and not self.emit_at(i, ins, first, env):
-                waiting.append((i, ins, first))
-            if i in self.places:
+        uses = self.uses
+        if not self.places:
+            for i, ins in enumerate(self.program.code):
                 self.instruction = i
-                self.emit_whole(self.places[i], env)
-                waiting = [each for each in waiting if not self.emit_at(*each, env)]
+                env += self.emit([env[a] if a >= 0 else a for a in ins.args], ins.attrs, uses[i])
+        else:
+            self.run_around(env)
         outputs = [o for o in (env[k] for k in self.program.outputs) if isinstance(o, int) and o >= 0]
         if len(outputs) != len(self.program.outputs):
             raise ProgramError("an output must be a tensor, got a number of the call")
@@ -185,33 +193,56 @@ class _Lowering:
         lowered.bounds = bounds_of(outputs, self.origins) if self.origins else ()
         return lowered
 
+    def run_around(self, env: list[Operand]) -> None:
+        """The steps of a program of which some instructions are one step."""
+        self.as_inferred = False
+        waiting: list[tuple[int, Instruction, int]] = []  # what reads a whole step, with its first result
+        for i, ins in enumerate(self.program.code):
+            first = len(env)
+            env.extend([HIDDEN] * ins.results)
+            if i not in self.replaced and not self.emit_at(i, ins, first, env):
+                waiting.append((i, ins, first))
+            if i in self.places:
+                self.instruction = i
+                self.emit_whole(self.places[i], env)
+                waiting = [each for each in waiting if not self.emit_at(*each, env)]
+
     def emit_at(self, i: int, ins: Instruction, first: int, env: list[Operand]) -> bool:
         """Add the steps of an instruction; False if it reads a value that has not been made (yet)."""
         args = [env[a] if a >= 0 else a for a in ins.args]
         if HIDDEN in args:
             return False
         self.instruction = i
-        env[first : first + ins.results] = self.emit(TABLE[ins.op], args, ins.attrs)
+        env[first : first + ins.results] = self.emit(args, ins.attrs, self.uses[i])
         return True
 
-    def emit(self, op: Op, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
+    def emit(self, args: list[Operand], attrs: dict[str, Any], use: Inferred) -> Sequence[Operand]:
         """Add the steps of one use of an op; returns the operands that hold its results."""
-        specs = [self.spec(a) for a in args]
-        if op.indices is not None:
-            for position, (n, extra) in op.indices(*specs, **attrs).items():
-                args[position] = self.emit_check(op, args[position], n, extra)
-        kernel = self.kernel(op, attrs, specs)
-        if kernel is None:
-            return self.expand(op, args, attrs)
-        results = op.infer(*specs, **attrs)
-        shared = args[0] if op.aliases and isinstance(args[0], int) and args[0] >= 0 else None
-        made = tuple(self.new(s, shared) for s in (results if isinstance(results, tuple) else (results,)))
-        self.steps.append(CodeLine(self.instruction, op, kernel, tuple(args), made, attrs))
-        if any(self.specs[r].dtype.category == dtypes.INT for r in made):
-            origins = of_results(op, args, specs, attrs, self.origins.get, [self.specs[r] for r in made])
+        if not self.as_inferred:
+            use = infer(use.op, attrs, [self.spec(a) for a in args])
+        op, results = use.op, use.results
+        kernel: Kernel | None = use.lowered
+        if kernel is None or kernel.engine is not self.engine or op.collective:
+            kernel = self.kernel(use, attrs)
+        for position, n, extra in kernel.checks:
+            args[position] = self.emit_check(op, args[position], n, extra)
+        if kernel.function is None:
+            return self.expand(use, args, attrs)
+        first = len(self.specs)
+        if not op.aliases:
+            made: tuple[int, ...] = (first,) if len(results) == 1 else (*range(first, first + len(results)),)
+            self.specs += results
+            self.base += made
+            self.whole += [True] * len(results)
+        else:
+            shared = args[0] if isinstance(args[0], int) and args[0] >= 0 else None
+            made = tuple([self.new(s, shared) for s in results])
+        self.steps.append(CodeLine(self.instruction, op, kernel.function, tuple(args), made, attrs))
+        if kernel.indices:
+            origins = of_results(op, args, use.operands, attrs, self.origins.get, results)
             for r, origin in zip(made, origins, strict=True):
                 self.note_origin(r, origin)
-        return list(made)
+        return made
 
     def note_origin(self, value: int, origin: Origin | None) -> None:
         if origin is not None:
@@ -251,21 +282,27 @@ class _Lowering:
             self.needs[source] = min(least, self.needs.get(source, least))
         return True
 
-    def kernel(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Callable[..., Any] | Collective | None:
-        key = (op.name, repr(attrs), *specs)
-        if key not in self.kernels:
-            shared = op.collective and len(attrs["workers"]) > 1
-            self.kernels[key] = self.shared(op, attrs, specs) if shared else self.engine.kernel(op, attrs, specs)
-        return self.kernels[key]
+    def kernel(self, use: Inferred, attrs: dict[str, Any]) -> Kernel:
+        op, specs = use.op, use.operands
+        checks = () if op.indices is None else op.indices(*specs, **attrs).items()
+        shared = op.collective and len(attrs["workers"]) > 1
+        made = use.lowered = Kernel(
+            self.engine,
+            self.shared(use, attrs) if shared else self.engine.kernel(op, attrs, specs),
+            tuple([(position, n, extra) for position, (n, extra) in checks]),
+            any(s.dtype.category == dtypes.INT for s in use.results),
+        )
+        return made
 
-    def shared(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Collective:
-        made = op.infer(*specs, **attrs)
-        if isinstance(made, tuple) or not set(attrs["workers"]) <= set(self.program.workers):
+    def shared(self, use: Inferred, attrs: dict[str, Any]) -> Collective:
+        op = use.op
+        if len(use.results) > 1 or not set(attrs["workers"]) <= set(self.program.workers):
             raise ProgramError(f"{op.name}: not all of its workers {list(attrs['workers'])} run this call")
-        return collective(op, attrs, specs[0], made)
+        return collective(op, attrs, use.operands[0], use.results[0])
 
-    def expand(self, op: Op, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
+    def expand(self, use: Inferred, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
         """Add the steps of an op's composition."""
+        op = use.op
         if op.compose is None:
             raise ProgramError(f"{op.name}: the {self.engine.name} engine has no kernel for it")
         trace = OpTrace()
@@ -281,8 +318,12 @@ class _Lowering:
         out = op.compose(*operands, **attrs)
         for part, part_args, part_attrs, numbers in trace.code:
             inner = [env[a.number] if isinstance(a, Symbol) else Literal(a) for a in part_args]
-            env.update(zip(numbers, self.emit(part, inner, part_attrs), strict=True))
-        return [env[s.number] for s in (out if isinstance(out, tuple) else (out,))]
+            part_use = infer(part, part_attrs, [self.spec(a) for a in inner])
+            env.update(zip(numbers, self.emit(inner, part_attrs, part_use), strict=True))
+        made = [env[s.number] for s in (out if isinstance(out, tuple) else (out,))]
+        if any(self.spec(a) is not s for a, s in zip(made, use.results, strict=True)):
+            self.as_inferred = False
+        return made
 
     def pair(self, steps: list[CodeLine]) -> None:
         """Let gradient steps go on with the work of the steps before them that computed their op."""
@@ -309,11 +350,11 @@ class _Lowering:
 
     def live(self, outputs: list[int]) -> list[CodeLine]:
         """The steps that some output needs, or some other worker."""
-        needed = set(outputs)
+        needed: set[Operand] = set(outputs)
         kept = []
         for step in reversed(self.steps):
-            if step.together or not needed.isdisjoint(step.results):
-                needed.update(a for a in step.args if isinstance(a, int))
+            if not needed.isdisjoint(step.results) or step.together:
+                needed.update(step.args)
                 kept.append(step)
         return kept[::-1]
 
@@ -322,3 +363,76 @@ def lower(checked: Checked, engine: Engine, trusted: bool = False, whole: Sequen
     """The steps of a program on an engine. With `trusted`, for inputs that are known to meet `needs`; with `whole`,
     some instructions are one step each."""
     return _Lowering(checked, engine, trusted, whole).run()
+
+
+# --- the commit ------------------------------------------------------------------------------------------------------
+
+
+def split(checked: Checked, engine: Engine) -> list[int]:
+    """The values that a pure function must return so that the commit can do the rest: see `compile_around`."""
+    lowered = lower(checked, engine)
+    flagged = engine.deferred and lowered.checks and not lowered.program.workers
+    return wanted(lowered, [] if flagged else choose_commit(lowered, engine))
+
+
+def choose_commit(low: Lowered, engine: Any) -> list[CodeLine]:
+    """Take out of the steps those that may overwrite donated inputs in the end, with in-place kernels. Of the engine
+    only these are asked for."""
+    donated = set(low.program.donate)
+    read = {a for s in low.steps for a in s.args}
+    times = Counter(low.outputs)
+    written: set[int] = set()
+    read_late: set[int] = set()  # memory that the commit reads
+    chosen: list[CodeLine] = []
+    for s in low.steps:
+        if not s.op.inplace or s.check is not None:
+            continue
+        targets = [a for p in s.op.inplace if isinstance(a := s.args[p], int)]
+        pairs = list(zip(targets, s.results, strict=False))
+        others = {low.base[a] for i, a in enumerate(s.args) if i not in s.op.inplace and isinstance(a, int) and a >= 0}
+        if not (
+            targets
+            and len(pairs) == len(s.op.inplace) == len(s.results) == len(set(targets))
+            and donated.issuperset(targets)
+            and all(low.specs[t] is plain(low.specs[r]) for t, r in pairs)
+            and read.isdisjoint(s.results)  # a reader would have to run after the commit
+            and all(times[r] < 2 for r in s.results)  # or two results would be one array
+            and written.isdisjoint(targets)
+            and read_late.isdisjoint(targets)
+            and others.isdisjoint(targets)
+            and others.isdisjoint(written)
+        ):
+            continue
+        kernel = engine.kernel(s.op, s.attrs, [low.spec(a) for a in s.args], inplace=True)
+        if kernel is None:
+            continue
+        written.update(targets)
+        read_late |= others
+        chosen.append(CodeLine(s.instruction, s.op, kernel, s.args, s.results, s.attrs))
+    if chosen:
+        replaced = {s.results for s in chosen}
+        low.steps = [s for s in low.steps if s.results not in replaced]
+    return chosen
+
+
+def alike(lowered: Lowered, commit: list[CodeLine]) -> list[list[CodeLine]]:
+    """Groups of steps that one kernel could do: the same op and numbers, on different arrays of one dtype."""
+    groups: dict[Any, list[CodeLine]] = {}
+    for s in commit:
+        numbers = tuple(a for a in s.args if isinstance(a, Literal) or a < 0)
+        first = lowered.specs[s.results[0]]
+        key = (s.op.name, repr(s.attrs), repr(numbers), first.dtype, first.size > 0)
+        groups.setdefault(key, []).append(s)
+    return list(groups.values())
+
+
+def wanted(lowered: Lowered, commit: list[CodeLine]) -> list[int]:
+    """The values that the commit reads and the results that it does not make, in order."""
+    committed = {r for s in commit for r in s.results}
+    read = {a for s in commit for a in s.args if isinstance(a, int) and a >= len(lowered.program.inputs)}
+    return sorted(read | set(lowered.outputs) - committed)
+
+
+def plain(s: Spec) -> Spec:
+    """The spec of a value in a store: an array, never a Python number."""
+    return spec(s.shape, s.dtype)

@@ -4,7 +4,7 @@ Law 1: their size is bounded. The least recently used program is forgotten first
        all others. The program defined last always stays, so that the call waiting for it can run. A program that
        several workers run together is forgotten only when the dispatcher says so: the other workers would wait while
        its text is sent again.
-Law 2: code is made at the first call, not when a program arrives.
+Law 2: a program is lowered at its first call, not when it arrives, and its code is written at the second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gt.program import SCALAR_TYPES, Program, Spec, spec
 from gt.tracing import Recording
 from gt.transport.messages import Failure
 from gt.worker.run.engine import Engine, Form, Graph
-from gt.worker.run.executor import Runnable, compile_program
+from gt.worker.run.executor import Runnable, arrange_program
 from gt.worker.run.origins import KnownOrigin
 from gt.worker.run.segments import Segment
 from gt.worker.run.threads import Pace
@@ -215,7 +215,7 @@ class Known:
         """Its code; None if there is none (see `failure`)."""
         if self.runnable is None and self.checked is not None and self.failure is None:
             try:
-                self.runnable = compile_program(self.checked, engine, fake_memory)
+                self.runnable = arrange_program(self.checked, engine, fake_memory)
                 self.bounds = self.runnable.bounds if engine.deferred else ()
             except GTError as e:
                 self.failure = Failure("ProgramError", str(e), self.hash)

@@ -29,14 +29,13 @@ from gt import config
 from gt.errors import PeerFailed
 from gt.worker.run import tunnel
 
-HIGHER = "127.200.200.127"  #: Above HOME in every byte order; nothing listens there.
+HIGHER = "127.200.200.127"  #: Above all homes; nothing listens there.
 NEAR = ("127.",)  #: Addresses that mean: the same machine.
 OPEN_S = 10.0  #: How long the process at the door may take to open a port.
 _SIOCGIFADDR = 0x8915
 #: An address of gloo as it is in memory: family, port, IPv4 address. Before it is told to others, the address is
 #: replaced by MARK and the last two bytes of the worker's number.
 _MARK = b"\x7f\x65"
-_HOME = re.compile(rb"\x02\x00(..)" + re.escape(socket.inet_aton(tunnel.HOME)), re.DOTALL)
 _TOLD = re.compile(rb"\x02\x00(..)" + re.escape(_MARK) + rb"(..)", re.DOTALL)
 
 
@@ -138,16 +137,18 @@ class Reach:
             self._order(allow=int.from_bytes(found[1], "big"))
             return b"\x02\x00" + found[1] + _MARK + (self.me & 0xFFFF).to_bytes(2, "big")
 
-        return _HOME.sub(mark, value)
+        mine = re.escape(socket.inet_aton(tunnel.home(self.me)))
+        return re.sub(rb"\x02\x00(..)" + mine, mark, value, flags=re.DOTALL)
 
     def heard(self, value: bytes) -> bytes:
         """What another worker told, with its address as this worker can use it. Of two workers the one with the higher
-        number connects: gloo lets the one connect that has the higher address."""
+        number connects, for gloo lets the one connect that has the higher address. Both must see it so, also if only
+        one of them has reached the other on this machine."""
 
         def unmark(found: re.Match[bytes]) -> bytes:
             told, port = int.from_bytes(found[2], "big"), int.from_bytes(found[1], "big")
             worker = next((n for n in self._peers if n & 0xFFFF == told), 0)
-            host = tunnel.HOME
+            host = tunnel.home(told)
             if worker != self.me and not self._route(worker).direct:
                 if worker < self.me:
                     host, port = tunnel.LOWER, self._open(worker, port)

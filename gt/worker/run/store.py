@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from gt import dtypes
 from gt.program import Spec, spec
 from gt.transport.messages import Failure
@@ -24,8 +26,7 @@ NOTHING = spec((0,), dtypes.uint8)
 POISON = 1 << 62  #: The taint of an entry without a value: no acknowledgement reaches it.
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """One tensor of a session."""
 
     spec: Spec
@@ -34,6 +35,7 @@ class Entry:
     root: int = 0  #: The call that failed first; 0: an upload, not a call.
     failure: Failure | None = None  #: Set wherever taint is.
     shared: bool = False
+    lent: bool = False  #: The array is in the memory of a graph, which will want it back: see engines/captures.py.
     below: int = -1  #: Its elements are known to be in [0, below); -1: nothing is known.
     away: Any = None  #: Its bytes outside of the device (outside.Away), or LEAVING; None: it has its array there.
 
@@ -72,25 +74,27 @@ class Store:
         """Store that this value could not be made."""
         self.entries[id] = Entry(spec, None, POISON, root, failure)
 
-    def keep(self, id: int, old: Entry, taint: int, failure: Failure, root: int, shared: bool) -> None:
-        """Call `taint` should have replaced `old` by `id` and failed: the new id has the old value.
+    def keep(self, id: int, old: Entry, taint: int, failure: Failure, root: int, shared: bool) -> Entry | None:
+        """Call `taint` should have replaced `old` by `id` and failed: the new id has the old value. Returns its entry;
+        None if there was no value.
 
         `shared`: another id goes on holding the same array.
         """
         if old.poisoned:
             self.poison(id, old.spec, failure, root)
-            return
+            return None
         old.shared = old.shared or shared
         self.version += 1
         away = None if old.away is LEAVING else old.away
-        self.entries[id] = Entry(old.spec, old.array, taint, root, failure, old.shared, old.below, away)
+        new = self.entries[id] = Entry(old.spec, old.array, taint, root, failure, old.shared, old.lent, old.below, away)
+        return new
 
-    def taint(self, id: int, seq: int, failure: Failure) -> None:
+    def taint(self, id: int, seq: int, failure: Failure, root: int) -> None:
         """Call `seq` failed on the device: its result under this id is the old value."""
         entry = self.entries.get(id)
         self.version += 1
         if entry is not None:
-            entry.taint, entry.root, entry.failure = seq, seq, failure
+            entry.taint, entry.root, entry.failure = seq, root, failure
             entry.below = -1  # what was known is known of the value that it should have had
 
     def share(self, entry: Entry) -> None:

@@ -26,12 +26,13 @@ from gt.config import Config
 from gt.tracing import Recording
 from gt.worker.run.compiling import Compiler
 from gt.worker.run.engine import CaptureForm, Engine, Form, Graph, Rest, Scalars
-from gt.worker.run.executor import Runnable, compile_around, compile_program
+from gt.worker.run.executor import Runnable, arrange_program
 from gt.worker.run.layers import SHORT, cut_layers
 from gt.worker.run.origins import meet
 from gt.worker.run.programs import TRIAL, Doubt, Job, Known, Standing
 from gt.worker.run.segments import CapturedSegment, CompiledSegment, Segment, cut
 from gt.worker.run.store import Array, Entry
+from gt.worker.run.writing import compile_around, compile_program, write
 
 PLAIN = 1  #: What a worker says that cannot or should not run compiled segments.
 STEPS = 4  #: Programs of fewer instructions stay on tier 1: there is nothing to fuse.
@@ -134,7 +135,11 @@ class Tiers:
             standing = self._begin(known, entries, scalars)
             if standing is None:
                 return None
+        elif standing.code.lines is not None and known.hits >= self.engine.by_line:
+            write(standing.code, self.engine)
         if standing.code.needs and not meet(standing.code.needs, entries, scalars):
+            if known.hits >= self.engine.by_line:
+                write(standing.plain, self.engine)
             return standing.plain
         if not self._wanted(known):
             return standing.code
@@ -155,12 +160,13 @@ class Tiers:
             return None
         trusting = None
         if self.engine.deferred and plain.checks:  # the outcome of a check has to come from the device
-            trusting = compile_program(known.checked, self.engine, self.config.fake_memory, trusted=True)
+            trusting = arrange_program(known.checked, self.engine, self.config.fake_memory, trusted=True)
             if trusting.checks or not meet(trusting.needs, entries, scalars):
                 trusting = None
         known.standing = standing = Standing(plain, trusting)
         self.sequences += 1
         if self.config.debug_compile:
+            write(standing.code, self.engine)
             self._log(f"program {known.hash.hex()}\n{standing.code.source}")
         return standing
 
@@ -199,7 +205,8 @@ class Tiers:
     def settled(self, known: Known, capture: CaptureForm) -> bool:
         """Whether a program that runs in this form will go on doing so: it is not about to move to another tier."""
         standing, tier = known.standing, capture.tier
-        assert standing is not None
+        if standing is None:
+            return False  # it was forgotten, and has come again
         if standing.doubt is not None or (standing.again_us and standing.rested(known.run_us)):
             return False
         if capture.rests and any(known.run_us >= rest.again_us for rest in capture.rests.values()):
@@ -211,6 +218,8 @@ class Tiers:
         """Make the code of a program before its first call, and have it compiled if it is to be compiled then. Returns
         whether that is done."""
         plain = known.make_ready(self.engine, self.config.fake_memory)
+        if plain is not None:
+            write(plain, self.engine)
         if plain is None or self.compiler is None or known.compile <= 0 or not self._wanted(known):
             return True
         if known.standing is None and self.engine.deferred and plain.checks:

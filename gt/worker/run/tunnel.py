@@ -11,7 +11,7 @@ It knows nothing of torch or GT, and imports the standard library alone. Its wor
 of them on stdout, one JSON value per line:
 
     {"me": 2, "secret": "..", "peers": {"1": ["127.0.0.1:4000", ..]}, "store": 5001}   who is there, and what to use
-    {"allow": 5002}                         others may connect to this port of 127.0.0.1 (or of HOME)
+    {"allow": 5002}                         others may connect to this port of 127.0.0.1 (or of its home)
     {"open": 1, "port": 5003, "id": 7}      -> {"id": 7, "port": 6001}: LOWER:6001 here is now 5003 of worker 1
     (unasked)                               -> {"reached": 1, "route": "10.0.0.1:4000", "store": 5001, "error": ""}
 
@@ -38,8 +38,7 @@ from contextlib import suppress
 from typing import Any
 
 MAGIC = b"GT-TUNNEL-1\n"
-HOME = "127.100.100.127"  #: Where gloo of a worker listens, on the machine of the worker itself.
-LOWER = "127.50.50.127"  #: Where this process listens for its own worker: below HOME in every byte order.
+LOWER = "127.50.50.127"  #: Where this process listens for its own worker: below all homes.
 ASK = struct.Struct("!12s32sQQH")
 ANSWER = struct.Struct("!BH32s")
 TRY_S = 3.0  #: How long an address may take to answer.
@@ -48,6 +47,15 @@ MEET_S = 5.0  #: How long a stranger may take to prove who it is.
 LOST_S = 10  #: When a machine that does not answer counts as lost.
 WAITING = 128  #: Connections that have not proved anything yet; the oldest gives way to another.
 PIPE_NBYTES = 1 << 20
+
+
+def home(worker: int) -> str:
+    """Where gloo of a worker listens, on its own machine. The higher its number, the higher the address.
+
+    >>> home(1), home(258)
+    ('127.100.0.1', '127.100.1.2')
+    """
+    return f"127.100.{worker >> 8 & 0xFF}.{worker & 0xFF}"
 
 
 def proof(secret: bytes, *parts: bytes) -> bytes:
@@ -161,7 +169,7 @@ class Tunnel:
             self.news.clear()
 
     def ask(self, worker: int, addresses: list[str]) -> tuple[str, int, str]:
-        """The address that answers, the port of its store there, and else what went wrong with each."""
+        """The first address that answers, the port of its store there, and else what went wrong with each."""
         until_s = time.monotonic() + MEET_S
         while True:
             wrong, strange = [], False
@@ -171,8 +179,10 @@ class Tunnel:
                     s.close()
                     return address, store, ""
                 except Stranger as e:
-                    strange = True  # maybe it is the right one, and has not yet heard of this worker
+                    strange = True
                     wrong.append(f"{address} ({e})")
+                    if time.monotonic() < until_s:
+                        break  # maybe it is the right one, and has not yet heard of this worker
                 except OSError as e:
                     if not address.startswith("127."):  # this machine: one of several workers on it
                         wrong.append(f"{address} ({why(e)})")
@@ -284,7 +294,7 @@ class Tunnel:
         near = None
         if port in self.allowed:
             with suppress(OSError):
-                near = socket.create_connection((HOME if port != self.store else "127.0.0.1", port), MEET_S)
+                near = socket.create_connection((home(self.me) if port != self.store else "127.0.0.1", port), MEET_S)
                 near.settimeout(None)
                 near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ok = bytes([port == 0 or near is not None])

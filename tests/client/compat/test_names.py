@@ -108,6 +108,58 @@ def test_batches_of_torchs_meet_tensors() -> None:
     assert x.to(theirs).dtype is gt.float64
 
 
+def test_the_old_way_to_set_the_default_dtype() -> None:
+    try:
+        for t, dtype in (("torch.cuda.DoubleTensor", gt.float64), (gt.HalfTensor, gt.float16)):
+            gt.set_default_tensor_type(t)
+            assert gt.zeros(1).dtype is dtype
+    finally:
+        gt.set_default_tensor_type("torch.FloatTensor")
+    with pytest.raises(gt.GTError, match="expected a type such as"):
+        gt.set_default_tensor_type("float")
+
+
+def test_names_of_old_and_small_modules() -> None:
+    from gt.autograd.grad_mode import no_grad
+    from gt.autograd.graph import Node, register_multi_grad_hook, save_on_cpu
+    from gt.autograd.variable import Variable
+    from gt.nn.common_types import _size_2_t  # noqa: F401  # an annotation
+    from gt.nn.utils.stateless import functional_call
+    from gt.types import Number  # noqa: F401  # an annotation
+
+    assert no_grad is gt.autograd.no_grad
+    assert gt.nn.utils.skip_init(gt.nn.Linear, 2, 3).weight.shape == (3, 2)
+    assert functional_call is gt.func.functional_call
+    x, y = Variable(gt.ones(2), requires_grad=True), gt.ones(2, requires_grad=True)
+    seen: list[Any] = []
+    handle = register_multi_grad_hook([x, y], lambda gs: seen.append([g.tolist() for g in gs]))
+    register_multi_grad_hook([x, y], lambda g: seen.append("any"), mode="any").remove()
+    with save_on_cpu():
+        z = x * 2 + y * 3
+    assert isinstance(z.grad_fn, Node)
+    z.sum().backward()
+    handle.remove()
+    (x * y).sum().backward()
+    assert seen == [[[2.0, 2.0], [3.0, 3.0]]]
+
+
+def test_a_data_set_of_tensors_is_collated() -> None:
+    from gt.utils.data import Dataset
+    from gt.utils.data.dataloader import DataLoader
+
+    class Words(Dataset):  # type: ignore[misc]  # torch's
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, i: int) -> Any:
+            return gt.full((2,), i), {"next": gt.tensor(i + 1), "name": str(i)}
+
+    (x, more), (_, last) = DataLoader(Words(), batch_size=3)
+    assert x.tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert more["next"].tolist() == [1, 2, 3]
+    assert last["name"] == ["3"]
+
+
 def test_modules_by_file() -> None:
     from gt.nn.modules.activation import MultiheadAttention
     from gt.nn.modules.batchnorm import BatchNorm2d, _BatchNorm, _NormBase

@@ -126,6 +126,12 @@ CASES: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_where_takes_a_mask_of_bytes() -> None:
+    """As torch does, with a warning: code from before there were bools has such masks."""
+    mask, x = gt.tensor([1, 0, 2], dtype=gt.uint8), gt.tensor([1.0, 2.0, 3.0])
+    assert gt.where(mask, x, 0.0).tolist() == x.where(mask, gt.zeros(3)).tolist() == [1.0, 0.0, 3.0]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_as_in_torch(name: str) -> None:
     agree(CASES[name], rtol=1e-6, atol=1e-7)

@@ -283,10 +283,10 @@ def test_a_moving_index_is_one_program(session: Session) -> None:
 def test_the_positions_of_a_mask_are_counted_once(session: Session) -> None:
     x = gt.from_numpy(DATA) * 1  # only the worker knows it
     mask = x[:, 0, 0] > 20
-    asked = session._request
+    asked = session.reads.requests
     sums, counts = x[mask].sum((1, 2)), gt.arange(4)[mask]
     x[mask] = x[mask] / counts[:, None, None]
-    assert session._request == asked + 1
+    assert session.reads.requests == asked + 1
     np.testing.assert_array_equal(sums.numpy(), DATA[1:].sum((1, 2)))
     np.testing.assert_array_equal(x.numpy()[1:], DATA[1:] / np.arange(1, 4)[:, None, None])
     mask[0] = True  # another value

@@ -24,7 +24,7 @@ class Counts:
         self.before = self._now()
 
     def _now(self) -> tuple[int, int, int]:
-        return self.session.seq, self.session.defined, self.session._request
+        return self.session.seq, self.session.defined, self.session.reads.requests
 
     @property
     def calls(self) -> int:

@@ -156,8 +156,8 @@ def test_what_is_broken_or_cannot_be_saved_says_so(tmp_path: Path) -> None:
     for broken in (data[:3000], b"PK\x03\x04" + b"x" * 100, b"\x80\x02\x8a\x0a" + b"y" * 20):
         with pytest.raises(ArgumentError, match="load:"):
             gt.load(io.BytesIO(broken))
-    with pytest.raises(ArgumentError, match=r"a Linear; save its state_dict\(\)"):
-        gt.save({"model": gt.nn.Linear(1, 1)}, tmp_path / "x.pt")
+    with pytest.raises(ArgumentError, match=r"a SGD; save its state_dict\(\)"):
+        gt.save({"opt": gt.optim.SGD([gt.ones(1)])}, tmp_path / "x.pt")
     with pytest.raises(ArgumentError, match="cannot be saved"):
         gt.save({"f": lambda: 0}, tmp_path / "x.pt")
     assert list(tmp_path.iterdir()) == []
@@ -167,3 +167,59 @@ def test_namespaces_in_safetensors(tmp_path: Path) -> None:
     gt.save({"args": argparse.Namespace(lr=0.1, w=gt.ones(2))}, tmp_path / "x.safetensors")
     found = gt.load(tmp_path / "x.safetensors")["args"]
     assert (found.lr, found.w.tolist()) == (0.1, [1, 1])
+
+
+class Net(gt.nn.Module):
+    made = 0
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        Net.made += 1
+        self.first, self.norm, self.rnn = gt.nn.Linear(n, 4), gt.nn.BatchNorm1d(4), gt.nn.GRU(4, 3)
+        self.tied, self.act, self.sizes = gt.nn.Linear(n, 4), gt.nn.functional.relu, {"n": n}
+        self.tied.weight = self.first.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.rnn(self.act(self.norm(self.first(x))))[0]
+
+
+def test_whole_modules(tmp_path: Path) -> None:
+    model, x = Net(3), gt.randn(5, 3)
+    model(x)
+    right, made = model.eval()(x), Net.made
+    gt.save({"model": model, "epoch": 3}, tmp_path / "net.pt")
+    with pytest.raises(ArgumentError, match=r"contains a module, .*Net; pass weights_only=False"):
+        gt.load(tmp_path / "net.pt")
+    found = gt.load(tmp_path / "net.pt", weights_only=False)["model"]
+    assert type(found) is Net
+    assert Net.made == made  # its __init__ was not called
+    assert found(x).tolist() == right.tolist()
+    assert found.tied.weight is found.first.weight
+    assert (found.training, found.sizes, found.act) == (False, {"n": 3}, gt.nn.functional.relu)
+    assert [n for n, _ in found.named_parameters()] == [n for n, _ in model.named_parameters()]
+
+
+@pytest.mark.parametrize("name", ["os.system", "builtins.eval", "gt.nn.layers.Nonsense", "tests.nowhere.Net"])
+def test_other_names_are_refused_with_modules_too(name: str) -> None:
+    module, _, last = name.rpartition(".")
+    text = b"\x80\x02c" + f"{module}\n{last}\n".encode() + b"."
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", text)
+        archive.writestr("archive/version", "3\n")
+    file.seek(0)
+    with pytest.raises(ArgumentError, match=f"contains {name}, which is not"):
+        gt.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("name", ["gt.nn.functional.activations\nrelu", f"{__name__}\nNet"])
+def test_what_a_file_names_is_not_called(name: str) -> None:
+    text = b"\x80\x02c" + name.encode() + b"\nK\x03\x85R."  # name(3)
+    file, made = io.BytesIO(), Net.made
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", text)
+        archive.writestr("archive/version", "3\n")
+    file.seek(0)
+    with pytest.raises(ArgumentError, match="files are never executed"):
+        gt.load(file, weights_only=False)
+    assert Net.made == made

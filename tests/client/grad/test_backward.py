@@ -14,7 +14,7 @@ from gt.client.programs.pending import alone
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
 from gt.errors import AutogradError, DTypeError, ShapeError
-from tests.beside_torch import Array, Story, agree, compare, each, leaf, stories
+from tests.beside_torch import Array, Story, agree, as_in_torch, compare, each, leaf, stories
 from tests.client.grad import graphs
 from tests.client.grad.graphs import A, B, C, V, W
 from tests.client.mistakes import Mistakes, refused
@@ -108,6 +108,30 @@ def test_the_graph_behaves_as_in_torch(story: Story, session: Session) -> None:
 # --- errors, and what the graph keeps ------------------------------------------------------------------------
 
 
+@as_in_torch()
+def test_what_saves_nothing_is_shared_by_several_losses(lib: Any, session: Session) -> list[Any]:
+    """As in torch, only what a gradient needs is freed: two losses may share ops that need nothing."""
+
+    class Double(lib.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2
+
+    x = lib.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    shared = Double.apply(lib.cat([x + 1, x - 3])[1:].expand(2, 5).t())
+    shared.sum().backward()
+    (shared * 2).sum().backward()
+    squared = x * x
+    squared.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        squared.sum().backward()
+    return [x.grad]
+
+
 def test_a_second_backward_names_the_line(session: Session) -> None:
     x = leaf(gt, A)
     y = (x * x).sum()
@@ -195,3 +219,32 @@ def test_showing_a_node_does_not_show_the_graph(session: Session) -> None:
     for _ in range(100):  # 2 ** 100 ways to the leaf
         y = y + y
     assert len(repr(y.grad_fn)) < 80
+
+
+def _gradients_of_gradients(x: Any, w: Any, v: Any) -> Any:
+    """Ops with numbers, with several results, and with gradients that are compositions or are not differentiable."""
+    a, b = (gt.nn.functional.layer_norm(x @ w, (5,)) * 1.5).split([2, 3], 1)
+    top, _ = b.topk(2, 1)
+    y = (a.exp() - top) / (1 + v[:2] ** 2) + gt.nn.functional.gelu(a).clamp(-1.0, 0.5)
+    first = gt.autograd.grad(y.sigmoid().sum(), [x, w, v], create_graph=True)
+    return [*first, *gt.autograd.grad(sum((d * d).sum() for d in first), [x, w, v])]
+
+
+def test_a_gradient_with_a_history_is_that_of_the_functions(session: Session) -> None:
+    """In anomaly mode every gradient is run on tensors."""
+    rng = np.random.default_rng(0)
+    leaves = [gt.from_numpy(rng.normal(size=s)).requires_grad_() for s in [(4, 5), (5, 5), (5,)]]
+    found = [d.detach().numpy() for d in _gradients_of_gradients(*leaves)]
+    with gt.autograd.detect_anomaly():
+        wanted = [d.detach().numpy() for d in _gradients_of_gradients(*leaves)]
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_gradient_with_a_history_may_be_changed_by_hooks(session: Session) -> None:
+    x = gt.tensor([1.0, 2.0], requires_grad=True)
+    y = x * x
+    y.register_hook(lambda g: g * x)
+    (d,) = gt.autograd.grad((y * 3.0).sum(), x, create_graph=True)
+    assert d.tolist() == [6.0, 24.0]  # 6 x^2
+    assert gt.autograd.grad(d.sum(), x)[0].tolist() == [12.0, 24.0]

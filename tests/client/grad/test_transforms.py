@@ -40,12 +40,24 @@ USES = [
     lambda F, x: F.jvp(lambda a: a * a, (x,), (x + 1,)),
     lambda F, x: F.jacrev(lambda a: a * a)(x),
     lambda F, x: F.hessian(f3)(x),
+    lambda F, x: F.jacrev(lambda a, b: (a * b.sum(), b[0]), (0, 1))(x, x * 2),
+    lambda F, x: F.jacrev(lambda p, b: {"y": (p["w"] * b).sum(0)}, has_aux=False)({"w": x}, x * 2)["y"]["w"],
+    lambda F, x: F.jacrev(lambda a: (a * a, a + 1), has_aux=True)(x),
+    lambda F, x: F.jacfwd(lambda a: a * a)(x),
+    lambda F, x: F.jacfwd(lambda a, b: (a[0] * b.sum(), b[1]), argnums=(0, 1))(x, x * 2),
+    lambda F, x: F.jacfwd(lambda a: (a * a, a + 1), has_aux=True)(x),
+    lambda F, x: F.jacfwd(F.jacrev(f3))(x),
+    lambda F, x: F.hessian(lambda a, b: (a * a * b).sum(), argnums=(0, 1))(x, x * 2),
+    lambda F, x: F.vmap(F.jacfwd(lambda row: row.tanh() * row.sum()))(x),
+    lambda F, x: F.linearize(lambda a: a * a, x)[1](x + 1),
+    lambda F, x: F.jvp(lambda a: (a * a, a), (x,), (x + 1,), has_aux=True),
     lambda F, x: F.grad_and_value(f3)(x) if hasattr(F, "grad_and_value") else None,
 ]
 
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch.func's own
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # the same
 def test_func_is_as_in_torch(use: Any) -> None:
     same(use(gt.func, gt.tensor(X)), use(torch.func, torch.tensor(X)), rtol=1e-9)
 
@@ -65,6 +77,29 @@ def test_func_refuses_results_of_several_elements() -> None:
         gt.func.grad(lambda a: a)(gt.ones(2))
     with pytest.raises(ArgumentError, match="argnums 3 is out of range for 1 arguments"):
         gt.func.grad(lambda a: a.sum(), argnums=3)(gt.ones(2))
+
+
+def test_linearize_runs_its_function_once() -> None:
+    runs = []
+
+    def f(x: Any) -> Any:
+        runs.append(x)
+        return x.sin()
+
+    value, push = gt.func.linearize(f, gt.tensor(X))
+    rows = [push(gt.tensor(X) * k) for k in (1.0, 2.0)]
+    assert len(runs) == 1
+    same(value, torch.tensor(X).sin(), rtol=1e-9)
+    same(rows[1], 2 * torch.tensor(X) * torch.tensor(X).cos(), rtol=1e-9)
+    assert not value.requires_grad
+    with pytest.raises(ArgumentError, match="expected tangents of the shapes"):
+        push(gt.ones(2))
+
+
+def test_batch_norms_without_statistics() -> None:
+    model = gt.func.replace_all_batch_norm_modules_(gt.nn.Sequential(gt.nn.BatchNorm1d(3)))
+    assert set(model.state_dict()) == {"0.weight", "0.bias"}
+    np.testing.assert_allclose(model.eval()(gt.tensor(X).float()).detach().numpy().mean(0), 0, atol=1e-6)
 
 
 def test_functional_call_uses_the_given_tensors() -> None:

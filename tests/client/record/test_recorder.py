@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from sys import getrefcount
 from typing import Any
@@ -13,8 +15,9 @@ import pytest
 
 import gt
 from gt import config
+from gt.client.programs import pending
 from gt.client.programs.pending import use
-from gt.client.programs.tree import NODE_NBYTES, Tree
+from gt.client.programs.tree import NODE_NBYTES, Kind, Node, Tree, users_line
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
@@ -563,6 +566,32 @@ def test_a_loop_in_use_outlives_many_others(small: tuple[Cluster, Session]) -> N
     assert set(map(id, walked)) <= set(map(id, _nodes(session)))
 
 
+def test_a_tree_that_ends_leaves_no_nodes() -> None:
+    """They refer to each other, and the garbage collector does not know them."""
+    tree, kind = Tree(1 << 20), Kind(TABLE["neg"], {})
+    node, before = tree.root, getrefcount(kind)
+    for depth in range(50):
+        for branch in range(3):
+            made = Node(node, (depth, branch), kind=kind)
+            node.kids[made.key] = made
+        node = made
+    assert getrefcount(kind) == before + 150
+    del tree, made
+    assert node.parent is None
+    assert getrefcount(kind) == before + 1  # somebody still has this one
+
+
+def test_the_tree_of_a_session_ends_with_it() -> None:
+    with session_on(Cluster()) as session:
+        kept = gt.ones(3, requires_grad=True) * 2.0
+        assert kept.sum().item() == 6.0
+        tree = weakref.ref(session.tree)
+    del session
+    gc.collect()
+    assert tree() is None
+    assert kept.grad_fn is not None  # what it made may live longer
+
+
 def _nodes(session: Session) -> Iterator[Any]:
     stack = list(session.tree.root.kids.values())
     while stack:
@@ -821,3 +850,55 @@ def test_a_step_of_a_large_model_is_one_program(session: Session, monkeypatch: p
         optimizer.zero_grad()
         gt.zeros(1).item()
     assert session.seq - calls == 2  # the step, and the number that was read
+
+
+# --- programs that nobody has recorded before ------------------------------------------------------------------------
+
+
+def test_an_op_on_operands_like_earlier_ones_is_not_inferred_again(
+    monkeypatch: pytest.MonkeyPatch, session: Session
+) -> None:
+    monkeypatch.setattr(pending, "_inferred", {})  # other tests have had such operands
+    x, y = made(gt.ones(2, 3), gt.ones(3, 4))
+    (x @ y).relu().sum()
+    asked: list[Any] = []
+    before = pending._infer
+    monkeypatch.setattr(pending, "_infer", lambda kind, uses: (asked.append(kind), before(kind, uses))[1])
+    z = ((x @ y).relu() @ y.T).relu() @ y  # a program that nobody has recorded
+    assert [kind.op.name for kind in asked] == ["permute", "matmul", "relu"]
+    assert z.tolist() == [[36.0] * 4] * 2
+
+
+def test_what_inference_has_said_is_bounded(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
+    monkeypatch.setattr(pending, "INFERRED", 5)
+    for n in range(1, 20):
+        gt.ones(n).exp()
+        assert len(pending._inferred) <= 5
+
+
+def test_an_error_of_inference_is_raised_each_time(session: Session) -> None:
+    x, y = made(gt.ones(2, 3), gt.ones(4))
+    for _ in range(2):
+        with pytest.raises(ShapeError, match="add"):
+            x + y
+
+
+def test_a_large_input_that_others_hold_does_not_end_a_new_program(
+    monkeypatch: pytest.MonkeyPatch, session: Session
+) -> None:
+    x = made(gt.ones(1 << 15))
+    monkeypatch.setattr(recording, "HELD_NBYTES", 1 << 10)
+    calls = session.seq
+    y = (x.sin() + x.cos()) * x
+    assert session.seq == calls
+    assert y[0].item() == pytest.approx(np.sin(1) + np.cos(1))
+
+
+def test_new_ops_of_a_gradient_have_the_line_of_their_backward(session: Session) -> None:
+    x = gt.ones(3, requires_grad=True)
+    (x.sin() * x).sum().backward()
+    first = users_line()[1] - 1
+    (x.cos() * x).sum().backward()
+    nodes = [node for node in recorder().pending.node.path() if node.called == "backward"]
+    assert len(nodes) > 6
+    assert {node.where for node in nodes} == {(__file__, first), (__file__, first + 2)}

@@ -75,6 +75,7 @@ MISTAKES: Mistakes = {
     "in place too wide": (lambda: gt.ones(4).add_(x34()), ShapeError, r"add_: the result has shape \(3, 4\)"),
     "in place into ints": (lambda: gt.ones(4, dtype=gt.int64).add_(0.5), DTypeError, "add_: the result is float32"),
     "item": (lambda: x34().item(), ShapeError, r"item: expected a tensor of one element, got shape \(3, 4\)"),
+    "number": (lambda: float(x34()), ArgumentError, r"of one element can become a number, got shape \(3, 4\)"),
     "truth": (lambda: bool(x34()), ShapeError, r"ambiguous; use any\(\) or all\(\)"),
     "gradient": (lambda: setattr(x34().requires_grad_(), "grad", gt.ones(2)), ShapeError, r"of shape \(3, 4\), got"),
 }  # fmt: skip

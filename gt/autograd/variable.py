@@ -1,0 +1,5 @@
+"""The names of torch.autograd.variable."""
+
+from gt.autograd import Variable
+
+__all__ = ["Variable"]
