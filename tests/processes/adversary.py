@@ -33,12 +33,24 @@ from gt.transport import connect
 from gt.transport import messages as msg
 from gt.transport.curve import new_pair
 from gt.transport.identity import CLIENT, WORKER, Key, url
-from gt.worker.run.tunnel import HOME, LOWER
+from gt.worker.run.tunnel import LOWER, home
 
 from .frames import Siege
 from .guesses import Guesser, Victim
 from .hostile import USER, Attacker, ZmqPeer
-from .running import DEADLINE_S, Process, alive, answer, children, environment, exit_with, knock, until
+from .running import (
+    DEADLINE_S,
+    Process,
+    alive,
+    answer,
+    children,
+    command,
+    environment,
+    exit_with,
+    knock,
+    open_files,
+    until,
+)
 from .usage import Usage, usage_of
 
 PEERS, BATCH = 6, 25
@@ -103,7 +115,7 @@ class Lab:
 
     def leaked(self, *said: str) -> list[str]:
         """Which of the secrets are in the logs, in command lines, or in these texts."""
-        shown = [Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace") for pid in self.pids]
+        shown = [command(pid).decode(errors="replace") for pid in self.pids]
         everything = "\n".join([*shown, *said, self.log.read_text(errors="replace"), self.said.read_text()])
         return [secret for secret in self.secrets() if secret in everything]
 
@@ -121,11 +133,9 @@ def listening(pids: list[int]) -> list[tuple[int, str, int]]:
     """Where processes listen: process, host, port. IPv6 addresses that stand for IPv4 ones are shown as those."""
     inodes: dict[str, int] = {}
     for pid in pids:
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                target = os.readlink(fd)
-                if target.startswith("socket:["):
-                    inodes.setdefault(target[8:-1], pid)
+        for target in open_files(pid).values():
+            if target.startswith("socket:["):
+                inodes.setdefault(target[8:-1], pid)
     found = []
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
@@ -303,7 +313,7 @@ class Run:
         count, problems = knock_everywhere(self.lab)
         assert not problems, "; ".join(problems)
         ports = listening(self.lab.pids)
-        self.kept = sum(host == HOME for _, host, _ in ports) * len(SAYINGS)
+        self.kept = sum(host.startswith(home(0)[:8]) for _, host, _ in ports) * len(SAYINGS)
         return f"{count} at {len(ports)} ports, {sum(h.startswith('127.') for _, h, _ in ports)} of them on loopback"
 
     def hold_open(self) -> str:

@@ -37,14 +37,32 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The process ids of the children of a process."""
-    found = []
+    """The process ids of the children of a process; not of its forks, such as the one that writes a server's log."""
+    found, own = [], command(pid)
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == pid:
+                if int(fields[1]) == pid and command(int(entry.name)) != own:
                     found.append(int(entry.name))
+    return found
+
+
+def command(pid: int) -> bytes:
+    """The command line of a process; nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def open_files(pid: int) -> dict[int, str]:
+    """What a process has open, by descriptor. It may close one, or end, while it is asked."""
+    found = {}
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found[int(link.name)] = os.readlink(link)
     return found
 
 

@@ -19,7 +19,7 @@ from gt.transport import logins
 from gt.transport.identity import CLIENT, WORKER, url
 
 from .machines import Machine, machines, possible
-from .running import DEADLINE_S, Process, Start, children
+from .running import DEADLINE_S, Process, Start, children, command
 
 pytestmark = [
     pytest.mark.processes,
@@ -101,7 +101,7 @@ def listening(pid: int) -> set[str]:
 def doors(pid: int) -> list[int]:
     """The processes at the doors of the workers that this process has started."""
     found = [door for worker in children(pid) for door in children(worker)]
-    return [door for door in found if "tunnel.py" in Path(f"/proc/{door}/cmdline").read_text()]
+    return [door for door in found if b"tunnel.py" in command(door)]
 
 
 def test_training_on_three_machines(three: list[Machine], homes: tuple[Path, Path], start: Start) -> None:

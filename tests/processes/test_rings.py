@@ -16,7 +16,7 @@ from gt.transport.identity import url
 from gt.transport.messages import VERSION, Chunk, ChunkAck, Fetch, Hello, Share, Shared, Welcome
 from gt.transport.shared import ORDERED, make_ring
 
-from .running import DEADLINE_S, Process, Serve, Start, alive, answer, until
+from .running import DEADLINE_S, Process, Serve, Start, alive, answer, open_files, until
 from .test_identity import Lab
 
 pytestmark = pytest.mark.processes
@@ -64,11 +64,8 @@ def serve_here(serve: Serve, tmp_path: Path, request: pytest.FixtureRequest) -> 
 
 def rings_of(pid: int) -> list[str]:
     """The rings that a process has open or mapped."""
-    found = [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:gt-" in line]
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        if fd.is_symlink() and "memfd:gt-" in os.readlink(fd):
-            found.append(os.readlink(fd))
-    return found
+    mapped = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [text for text in (*mapped, *open_files(pid).values()) if "memfd:gt-" in text]
 
 
 def check_large(start: Start, address: str, before: str = "", **env: str) -> None:
@@ -247,8 +244,7 @@ def test_a_client_cannot_make_the_worker_read_the_ring_of_another(serve_here, st
     victim = start("-c", BUSY, address)
     assert victim.line() == "begun"
     until(lambda: rings_of(worker), "the victim's ring on the worker")
-    fds = [(int(p.name), os.readlink(p)) for p in Path(f"/proc/{victim.pid}/fd").iterdir() if p.is_symlink()]
-    fd, link = next((n, to) for n, to in fds if to.startswith("/memfd:gt-"))
+    fd, link = next((n, to) for n, to in open_files(victim.pid).items() if to.startswith("/memfd:gt-"))
     name = link.removeprefix("/memfd:").removesuffix(" (deleted)")
 
     with closing(connect(address)) as thief:

@@ -29,6 +29,7 @@ from gt.transport.shared import (
     open_ring,
     ring_nbytes,
 )
+from tests.processes.running import open_files
 
 NAME = f"gt-{'a' * 32}"
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -133,15 +134,12 @@ def test_memory_that_is_not_used_is_given_back(ring: Ring) -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    def open_files() -> list[str]:
-        links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
-        return [os.readlink(link) for link in links if link.is_symlink() and "memfd:gt-" in os.readlink(link)]
-
-    def maps() -> list[str]:
-        return [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:gt-" in line]
+    def rings() -> list[str]:
+        mapped = Path("/proc/self/maps").read_text().splitlines()
+        return [text for text in (*mapped, *open_files(os.getpid()).values()) if "memfd:gt-" in text]
 
     gc.collect()  # sessions that other tests left have rings too, and some may go now
-    before = open_files() + maps()
+    before = rings()
     ring = make_ring(1)
     assert ring is not None
     other = open_ring(offer(ring))
@@ -151,7 +149,7 @@ def test_nothing_is_left_behind() -> None:
     del ring, other
     assert piece.all(), "who still reads has the memory"
     del piece
-    assert open_files() + maps() == before
+    assert rings() == before
 
 
 @pytest.mark.parametrize(
