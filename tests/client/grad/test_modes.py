@@ -141,6 +141,8 @@ def modes(lib: Any) -> list[Any]:
     return [*log, mode(), list(outer())]
 
 
+# torch's own decorator throws an exception's type, value and traceback into a generator: Python 3.12 warns of that.
+@pytest.mark.filterwarnings("ignore:the .type, exc, tb. signature of throw:DeprecationWarning")
 def test_grad_modes_as_decorators() -> None:
     assert modes(gt) == modes(torch)
 
