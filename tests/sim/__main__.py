@@ -1,10 +1,11 @@
-"""Replay worlds of the simulation: `python -m tests.sim [--sharded] SEED [LAST SEED]`, with all checks on.
+"""Replay worlds of the simulation, with all checks on: `python -m tests.sim [--sharded] SEED [LAST SEED]`.
 
 Many seeds are shared out to a process for each CPU. Those that fail are named at the end; the exit code is 1 then.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -30,9 +31,13 @@ def replayed(seeds: range, sharded: bool) -> tuple[list[str], Changes]:
 
 
 def main() -> None:
-    sharded = "--sharded" in sys.argv
-    numbers = [int(a) for a in sys.argv[1:] if a != "--sharded"]
-    first, last = numbers[0], numbers[-1]
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=(__doc__ or "").split(":")[0])
+    parser.add_argument("--sharded", action="store_true", help="sessions on several workers")
+    parser.add_argument("first", type=int, metavar="SEED")
+    parser.add_argument("last", type=int, nargs="?", metavar="LAST SEED", help="run all seeds up to this one")
+    args = parser.parse_args()
+    sharded, first = args.sharded, args.first
+    last = first if args.last is None else args.last
     if first == last:
         world = simulate(first, check_always=True, sharded=sharded)
         print(f"seed {first}: {world.cluster.moves} moves, {len(world.clients)} clients, right")
