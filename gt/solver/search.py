@@ -122,8 +122,8 @@ class _Model:
         least = [self._least_us(node) for node in problem.nodes]
         #: What an assignment may cost beside the cheapest option of each node. Nothing dearer than that is in a
         #: better assignment than the known one: neither an option nor a conversion.
-        self.spare_us = most_us - problem.fixed_us - sum(float(each.min()) for each in least)
-        self.spare_us += 1e-6 * abs(self.spare_us)
+        #: (If the known one consists of the cheapest, rounding may leave less than nothing.)
+        self.spare_us = max(0.0, most_us - problem.fixed_us - sum(float(each.min()) for each in least)) * (1 + 1e-6)
         self.is_open = [each - each.min() <= self.spare_us for each in least]  #: of each node: of each option
         self.linear.bound(options[~np.concatenate(self.is_open)], 0.0)
         self.paid: list[Flows] = []  #: of each sharing: the conversions that cost something

@@ -72,6 +72,16 @@ def test_no_option_takes_less_than_an_equal_share_of_the_arithmetic() -> None:
     assert least_us(next(use for use in problem.uses if use.op.name == "linear"), 2, hardware) > 0
 
 
+def test_a_known_assignment_that_is_the_cheapest_by_rounding_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of nothing that others may cost beside the cheapest options, rounding leaves less than nothing."""
+    price = Problem.price
+    monkeypatch.setattr(Problem, "price", lambda problem, *args: price(problem, *args) * (1 - 1e-12))
+    for seed in range(12):
+        problem = graph(seed).problem()
+        found = search(problem, exactly(problem).assigned)
+        assert found.price_us == pytest.approx(exactly(problem).price_us, rel=SAME)
+
+
 # -- more and less ---------------------------------------------------------------------------
 
 
