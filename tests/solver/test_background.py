@@ -14,6 +14,7 @@ from gt.errors import ServerError
 from gt.program import Program
 from gt.solver import background
 from gt.solver.hardware import HARDWARE, Hardware
+from gt.solver.solve import MOST_TOLD, TOLD
 
 from . import models
 
@@ -72,6 +73,16 @@ def test_a_program_that_follows_others_is_told_what_one_worker_would_take() -> N
     one = background.price_now(asks.text, (("x", 1),), asks.layouts, CPU)
     assert found.alone_us == one > 0
     assert background.solve(job(), CPU).alone_us == 0
+
+
+def test_plans_that_may_turn_out_to_be_faster_are_told_too() -> None:
+    text = models.recorded_step(models.mlp, layers=3, width=512, rows=256).largest.program
+    found = background.solve(job(text), CPU)
+    first, *others = [each for each in found.plans if each.axes == (("x", 2),)]
+    assert 0 < len(others) <= MOST_TOLD
+    assert all(first.time_us <= each.time_us <= TOLD * first.time_us for each in others)
+    assert len({(each.layouts, tuple(each.ways)) for each in (first, *others)}) == 1 + len(others)
+    assert found.plans.index(others[0]) > max(k for k, each in enumerate(found.plans) if each not in others)
 
 
 def test_uploads_that_cannot_be_told_apart_have_one_layout() -> None:
