@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -148,10 +149,13 @@ class Probes:
             del results
             before = marks[-1]
             marks.append(self.session.seq)
-            self.session.wait(lambda done=before: self.session.done >= done)
+            self.session.wait(partial(self._has_done, before))
         self.finish()
         us = self.calls_since(marks[0], waiting)
         return [sum(us[a - marks[0] : b - marks[0]]) for a, b in pairwise(marks)]
+
+    def _has_done(self, seq: int) -> bool:
+        return self.session.done >= seq
 
     def calls_since(self, first: int, waiting: bool) -> list[int]:
         """How long each call after that one took, on the slowest worker: see `time_us`."""
