@@ -163,7 +163,7 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What became of a session with a name; for the log."""
+    """What became of a session: of its name, of the worker that it is on; for the log."""
 
     session: int
     text: str

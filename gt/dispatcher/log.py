@@ -214,7 +214,7 @@ class InstructionLog:
         elif isinstance(what, events.Decided):
             told = Told("PLAN", "Decided", clean(f"session {what.session} {self._name(what.program)} {what.text}"))
         elif isinstance(what, events.Noted):
-            told = Told("SESSION", "named", clean(f"session {what.session} {what.text}"))
+            told = Told("SESSION", "noted", clean(f"session {what.session} {what.text}"))
         else:
             raise AssertionError(what)
         return [(now_s, WORDS, peer, told, 0, "")]

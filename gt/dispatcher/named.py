@@ -60,7 +60,7 @@ def come(state: State, session: Session, name: str) -> None:
         leave(state, old)
     session.shelf, shelf.client = shelf, session
     note(state, shelf, f"is in use by session {session.number}")
-    for number in (*shelf.workers, *shelf.room.workers):
+    for number in (*shelf.workers, *(shelf.room.workers if shelf.room.tensors else ())):
         worker = state.workers.get(number)
         if worker is not None and worker.usable:
             session.workers[number] = worker
@@ -250,6 +250,8 @@ def _move_in(state: State, session: Session, more: list[Worker]) -> Failure | No
             text = "its workers have not tried to reach each other yet; try again in a few seconds"
     if text:
         return Failure("ArgumentError", f"it is on other workers than this session: {text}")
+    if state.relocation is not None and state.relocation.session is session:
+        state.end_relocation("it gets more workers")
     if not session.workers:
         meshes.settle(state, session, more.pop(0))
     for worker in more:

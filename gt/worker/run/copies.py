@@ -21,6 +21,17 @@ from gt.worker.run.store import Entry, Store
 PIECE_NBYTES = 32 << 20  #: What is copied before others have their turn: so much, or one tensor.
 
 
+def absent(store: Store, ids: Sequence[int]) -> Failure | None:
+    """Why some of these tensors are not there; None: all are."""
+    for i in ids:
+        entry = store.entries.get(i)
+        if entry is None:
+            return Failure("LostError", f"tensor {i} is not there")
+        if entry.poisoned:
+            return entry.failure
+    return None
+
+
 class Copies:
     """The copies that one Copy asks for. `session` is the one that gets them; `lock` guards the stores."""
 
