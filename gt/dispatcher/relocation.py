@@ -54,7 +54,8 @@ def time_passed(state: State) -> None:
     if found:
         *_, number, there = min(found, key=lambda each: each[:3])
         session = state.sessions[number]
-        state.relocation = Relocation(session, next(iter(session.workers.values())), there, state.now_s)
+        (here,) = session.workers.values()
+        state.relocation = Relocation(session, here, there, state.now_s, list(session.tensors))
 
 
 def _comes_back(state: State, session: Session) -> bool:
@@ -107,14 +108,15 @@ def look(state: State) -> bool:
         asked = moving.question and not moving.sure
         if moving.crossing or asked or (moving.held_s is not None and _is_busy(session)):
             return False
-        if _missing(state, moving):
-            moving.question, moving.sure = 0, False
-        elif moving.held_s is None:  # all is there but what the calls make that are under way
-            if session.failed > session.acked:
-                return False  # with one of its next calls the client says that it knows
-            moving.held_s = state.now_s
+        missing = _missing(state, moving)
+        if moving.held_s is None and session.failed <= session.acked:
+            moving.held_s = state.now_s  # all that it had is there
             if session.head is not None:
                 state.drop_head(session)
+        if missing:
+            moving.question, moving.sure = 0, False
+        elif moving.held_s is None or _is_busy(session):
+            return False  # in the first case its client may not know of a failed call: it says so with its next calls
         elif moving.sure:
             _change_over(state, moving)
             return True

@@ -114,7 +114,7 @@ class Relocation:
     here: Worker
     there: Worker
     since_s: float
-    left: list[int] = field(default_factory=list)  #: tensors that are to be copied next
+    left: list[int]  #: tensors that are to be copied next
     crossing: dict[int, Crossing] = field(default_factory=dict)  #: by request at the worker that has them
     #: By id, what was copied or is being copied: bytes that are reserved for it; 0: it stays outside of the device.
     copies: dict[int, int] = field(default_factory=dict)
