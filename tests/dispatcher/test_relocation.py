@@ -15,7 +15,7 @@ from gt.transport import messages as msg
 
 
 def crowded(hand: Hand, memory: int = 0) -> tuple[FakeWorker, FakeWorker, Client, int, list[Any]]:
-    """Two clients on one worker, each with a tensor; then a second worker comes, and time passes. What that leads to."""
+    """Two clients on one worker, each with a tensor; then a second worker comes, and time passes: what follows."""
     here = hand.worker(memory)
     client, other = hand.client(PLAIN, STEP, CREATE), hand.client(PLAIN)
     x = client.upload(here)
