@@ -1,9 +1,9 @@
 """Sessions move to other workers: from one that has much to do to one that has little.
 
 Law 1: a session that did not choose its worker moves if it has calls to run, others want more of its worker than of
-       another one (by MARGIN, over seconds: see meshes.py), and its tensors are few enough (NBYTES) and fit there. One
-       session moves at a time; one that has moved, or could not, stays where it is for REST_S. What moves makes its new
-       worker busier than the old one by less than MARGIN before: nothing moves to and fro.
+       another one (by MARGIN, over seconds: see meshes.py), and its tensors are few enough (NBYTES, TENSORS) and fit there.
+       One session moves at a time; one that has moved stays where it is for REST_S, one that could not for longer. What
+       moves back needs others that want MARGIN more of the one worker, then of the other: nothing moves to and fro.
 Law 2: until all is there, the session is on its old worker, and whatever happens leaves it there: only copies go.
        They are read and stored as fetches and uploads are, piece by piece, so that no other session waits for them. Its
        calls go on meanwhile. They wait, for HOLD_S at most, while the last tensors are copied: what is new since.
@@ -22,13 +22,15 @@ from gt.dispatcher.meshes import load
 from gt.dispatcher.plans import set_home, tensor_at
 from gt.dispatcher.queues import advance
 from gt.dispatcher.session import Moved, Session, Tensor, show_nbytes
-from gt.dispatcher.state import REST_S, Crossing, Relocation, State, Worker
+from gt.dispatcher.state import Crossing, Relocation, State, Worker
 from gt.transport import messages as msg
 from gt.transport.messages import Buffer, pack_ids
 
 MARGIN = 0.5  #: Of a worker's time: by so much more others want the one than the other.
 ACTIVE_S = 2.0  #: A session that has sent no call for so long moves when it sends the next.
 NBYTES = 1 << 30
+TENSORS = 1 << 12
+REST_S = 30.0
 AT_ONCE = 4  #: Tensors that cross at once.
 LONG_S = 10.0  #: A move that takes longer is given up,
 HOLD_S = 0.5  #: and one that keeps calls waiting for longer.
@@ -82,7 +84,7 @@ def _is_like(there: Worker, here: Worker) -> bool:
 def _fits(session: Session, there: Worker) -> bool:
     """Whether there is room for all that a session has."""
     nbytes = session.nbytes
-    if nbytes > NBYTES or not there.has_room(nbytes - session.away_nbytes):
+    if nbytes > NBYTES or len(session.tensors) > TENSORS or not there.has_room(nbytes - session.away_nbytes):
         return False
     return session.user is None or allowed(session, there, nbytes)
 
@@ -144,7 +146,9 @@ def _problem(state: State, moving: Relocation) -> str:
 
 def _is_busy(session: Session) -> bool:
     """Whether something of a session is under way on its worker."""
-    return bool(session.sent or session.uploads or session.fetches or session.orphans or session.head is not None)
+    offered = session.offer is not None and not session.offer.taken
+    under_way = session.sent or session.uploads or session.fetches or session.orphans or session.head is not None
+    return bool(under_way) or offered
 
 
 def _missing(state: State, moving: Relocation) -> bool:

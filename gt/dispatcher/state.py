@@ -24,7 +24,7 @@ from gt.transport.messages import Buffer, ChunkAck, CloseSession, Failure, Forge
 
 SESSIONS = 1024
 SESSIONS_OF_USER = 256  #: At least four users can join.
-REST_S = 30.0  #: So long after it has moved to another worker, or could not, a session stays where it is.
+STAYS_S = 300.0  #: So long after it could not move to another worker a session stays where it is.
 TOLD_S = 2.0  #: So long after a loss was told, work may come that was sent before the client heard of it.
 HELD_NBYTES = 1 << 30  #: Chunks of all sessions kept here while there is no worker.
 
@@ -321,7 +321,7 @@ class State:
         assert moving is not None
         session, there = moving.session, moving.there
         there.reserved -= sum(moving.copies.values())
-        session.rests_until_s = self.now_s + REST_S
+        session.rests_until_s = self.now_s + STAYS_S
         self.send(there.control, CloseSession(session.number))
         self.out.append(Noted(session.number, f"stays on worker {moving.here.number}: {why}"))
 

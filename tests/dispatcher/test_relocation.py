@@ -9,8 +9,7 @@ from dispatching import CREATE, PLAIN, STEP, Client, FakeWorker, Hand, calls, ty
 
 from gt.dispatcher.events import Noted
 from gt.dispatcher.meshes import NOTE_S
-from gt.dispatcher.relocation import HOLD_S, LONG_S
-from gt.dispatcher.state import REST_S
+from gt.dispatcher.relocation import HOLD_S, LONG_S, REST_S
 from gt.transport import messages as msg
 
 

@@ -83,7 +83,7 @@ LIMITS = {
     gt.dispatcher.memory: {"SLICE_S": 0.3, "RETRY_S": 0.3},
     gt.dispatcher.meshes: {"NOTE_S": 0.05},
     gt.dispatcher.relocation: {"REST_S": 0.3, "AT_ONCE": 2},
-    gt.dispatcher.state: {"REST_S": 0.3},
+    gt.dispatcher.state: {"STAYS_S": 0.3},
     gt.transport.chunks: {"CHUNK": 48},
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
     # Every read asks the cluster: it is what is tested.
