@@ -1,9 +1,9 @@
 """Sessions move to other workers: from one that has much to do to one that has little.
 
 Law 1: a session that did not choose its worker moves if it has calls to run, others want more of its worker than of
-       another one (by MARGIN, over seconds: see meshes.py), and its tensors are few enough (NBYTES, TENSORS) and fit there.
-       One session moves at a time; one that has moved stays where it is for REST_S, one that could not for longer. What
-       moves back needs others that want MARGIN more of the one worker, then of the other: nothing moves to and fro.
+       another one (by MARGIN, over seconds: see meshes.py), and its tensors are few enough (NBYTES, TENSORS) and fit
+       there. One session moves at a time; one that has moved stays where it is for REST_S, one that could not for
+       longer. It moves back only when others want more of its new worker by MARGIN: nothing moves to and fro.
 Law 2: until all is there, the session is on its old worker, and whatever happens leaves it there: only copies go.
        They are read and stored as fetches and uploads are, piece by piece, so that no other session waits for them. Its
        calls go on meanwhile. They wait, for HOLD_S at most, while the last tensors are copied: what is new since.

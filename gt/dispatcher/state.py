@@ -20,7 +20,7 @@ from gt.dispatcher.session import AnyTensor, Bereft, Lost, SentCall, Session, Up
 from gt.dispatcher.shelf import Copying, Shelf, ShelfKey
 from gt.layout import Layout
 from gt.transport.identity import User
-from gt.transport.messages import Buffer, ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
+from gt.transport.messages import Buffer, Cancel, ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
 
 SESSIONS = 1024
 SESSIONS_OF_USER = 256  #: At least four users can join.
@@ -322,6 +322,8 @@ class State:
         session, there = moving.session, moving.there
         there.reserved -= sum(moving.copies.values())
         session.rests_until_s = self.now_s + STAYS_S
+        for request in moving.crossing:
+            self.send(moving.here.control, Cancel(session.number, request))
         self.send(there.control, CloseSession(session.number))
         self.out.append(Noted(session.number, f"stays on worker {moving.here.number}: {why}"))
 

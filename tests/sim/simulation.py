@@ -559,8 +559,9 @@ class World:
         if client is not None and there is not None and noted.text.startswith("moves"):
             (worker,) = there.workers.values()
             for i, tensor in there.tensors.items():
-                if type(tensor) is not Lost:
-                    client.oracle.result(i).workers = {worker.control[:-1]}
+                node = client.oracle.by_id.get(i) or client.oracle.untold.get(i)
+                if type(tensor) is not Lost and node is not None:  # else its client does not know yet that it has it
+                    node.workers = {worker.control[:-1]}
 
     def outlived(self, client: Client) -> set[int]:
         """Of a client that has just lost one of several workers: values of which others have all."""
