@@ -132,7 +132,8 @@ def _settle(state: State) -> None:
 def _time_passed(state: State, now_s: float) -> None:
     state.now_s = max(state.now_s, now_s)
     workers.time_passed(state)
-    relocation.time_passed(state)
+    if len(state.workers) > 1:
+        relocation.time_passed(state)
     stats.time_passed(state)
     if state.uploading:
         for session in uploads.slowed_acked(state):
@@ -316,7 +317,7 @@ def _chunk_came(state: State, session: Session, chunk: messages.Chunk, payload: 
 
 
 def _upload_acked(state: State, worker: Worker, ack: messages.ChunkAck, _: Buffer | None) -> None:
-    if relocation.acked(state, worker, ack):
+    if state.relocation is not None and relocation.acked(state, worker, ack):
         return
     session = uploads.upload_acked(state, worker, ack)
     if session is not None:

@@ -40,7 +40,7 @@ HOLD_S = 0.5  #: and one that keeps calls waiting for longer.
 
 def time_passed(state: State) -> None:
     """What sessions want was looked at: one of them may move."""
-    if state.relocation is not None or state.noted_s < state.now_s or len(state.workers) < 2:
+    if state.relocation is not None or state.noted_s < state.now_s:
         return
     loads = {n: load(w) for n, w in state.workers.items() if w.usable}
     found: list[tuple[float, int, int, Worker]] = []
@@ -132,7 +132,7 @@ def _problem(state: State, moving: Relocation) -> str:
     """Why a session cannot move any more; empty if it can."""
     session, number = moving.session, moving.there.number
     if moving.problem or not may_move(session):
-        return moving.problem or "it has to"
+        return moving.problem or "it cannot leave it any more"
     if any(number in s.head.plan.locals for s in state.memory_queue.values() if s.head is not None):
         return f"others need memory on worker {number}"
     if moving.held_s is not None and session.failed > session.acked:
