@@ -167,7 +167,7 @@ class World:
         )  # fmt: skip
         # torch's writes over donated memory, and a device says late what has failed; numpy's is faster.
         engine = ENGINES[[0, 1, 0, 2][seed % 4] % len(ENGINES)]
-        workers = rng.choice([2, 3, 3, 4] if sharded else [1, 1, 2] if self.spilling else [0, 1, 1, 2, 2, 3])
+        workers = rng.choice([2, 3, 3, 4] if sharded else [1, 1, 2] if self.spilling else [0, 1, 2, 2, 3])
         self.most_workers = 4 if sharded else workers if self.spilling else 3
         #: What others must want more of a worker before a session leaves it. Mostly sessions leave whenever they can.
         self.margin = rng.choice([-100.0, -100.0, 0.5])
@@ -225,7 +225,7 @@ class World:
         if self.cluster.moves > BUDGET:
             raise Hang(f"{BUDGET} moves and no end")
         dice = self.rng.random()
-        if dice < (FAULTS if not self.moving() else 6 * FAULTS):
+        if dice < FAULTS * self.moving():
             self.fault(self.rng.random())
         elif dice < 0.06:
             self.tick()
@@ -239,11 +239,11 @@ class World:
             else:
                 self.cluster.pass_time(0.01)
 
-    def moving(self) -> bool:
-        """Whether tensors of a session move to other layouts, or to another worker."""
-        if self.cluster.machine.state.relocation is not None:
-            return True
-        return self.sharded and any(s.moving is not None for s in self.sessions())
+    def moving(self) -> int:
+        """How much more goes wrong than usual while tensors move to other layouts, or to another worker."""
+        if self.sharded and any(s.moving is not None for s in self.sessions()):
+            return 6
+        return 1 if self.cluster.machine.state.relocation is None else 3
 
     def note(self, what: str) -> None:
         """This happens; maybe while something moves."""
@@ -544,7 +544,7 @@ class World:
         """Something becomes of a session with a name."""
         now_s, lease_s = self.cluster.machine.state.now_s, self.cluster.settings.lease_s
         if "'" not in text:
-            self.changes[re.sub(r"worker \d+|: \d.*|\d[\d.]* \w+", "N", text)] += 1
+            self.changes["a session " + re.sub(r"\d+", "N", re.sub(r": \d.*", "", text))] += 1
             return
         shelf = self.shelves.get(text.split("'")[1])
         if shelf is not None and "is detached" in text:
