@@ -82,8 +82,8 @@ LIMITS = {
     gt.dispatcher.moves: {"MOVE_NBYTES": 100},
     gt.dispatcher.memory: {"SLICE_S": 0.3, "RETRY_S": 0.3},
     gt.dispatcher.meshes: {"NOTE_S": 0.05},
-    gt.dispatcher.relocation: {"REST_S": 0.3, "AT_ONCE": 2},
-    gt.dispatcher.state: {"STAYS_S": 0.3},
+    gt.dispatcher.relocation: {"REST_S": 0.0, "AT_ONCE": 2},
+    gt.dispatcher.state: {"STAYS_S": 0.0},
     gt.transport.chunks: {"CHUNK": 48},
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
     # Every read asks the cluster: it is what is tested.
@@ -167,7 +167,7 @@ class World:
         )  # fmt: skip
         # torch's writes over donated memory, and a device says late what has failed; numpy's is faster.
         engine = ENGINES[[0, 1, 0, 2][seed % 4] % len(ENGINES)]
-        workers = rng.choice([2, 3, 3, 4] if sharded else [1, 1, 2] if self.spilling else [0, 1, 2, 2, 3])
+        workers = rng.choice([2, 3, 3, 4] if sharded else [1, 2, 2] if self.spilling else [0, 1, 2, 2, 3])
         self.most_workers = 4 if sharded else workers if self.spilling else 3
         #: What others must want more of a worker before a session leaves it. Mostly sessions leave whenever they can.
         self.margin = rng.choice([-100.0, -100.0, 0.5])
