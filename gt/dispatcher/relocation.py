@@ -115,6 +115,7 @@ def look(state: State) -> bool:
             moving.held_s = state.now_s  # all that it had is there
             if session.head is not None:
                 state.drop_head(session)
+                state.touch((moving.here.lane,))
         if missing:
             moving.question, moving.sure = 0, False
         elif moving.held_s is None or _is_busy(session):

@@ -32,7 +32,7 @@ from gt.worker.calls import Calls, Desk, Out, free, is_quick, unpack
 from gt.worker.fetches import Fetches, is_untold
 from gt.worker.preparing import Preparing
 from gt.worker.run.collectives import Groups, Network
-from gt.worker.run.copies import Copies, absent
+from gt.worker.run.copies import Copies
 from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known, Programs
 from gt.worker.session import QueuedWork, WorkerSession
@@ -553,11 +553,6 @@ class WorkerCore:
         target = work.target
         assert target is not None
         if target.closed:
-            return
-        if not copy.first:
-            with self._lock:
-                target.copying.remove(work)
-                out.append((msg.Copied(copy.request, absent(session.store, unpack(copy.ids))), None))
             return
         if work.copies is None:
             with self._lock:

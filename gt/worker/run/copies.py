@@ -21,17 +21,6 @@ from gt.worker.run.store import Entry, Store
 PIECE_NBYTES = 32 << 20  #: What is copied before others have their turn: so much, or one tensor.
 
 
-def absent(store: Store, ids: Sequence[int]) -> Failure | None:
-    """Why some of these tensors are not there; None: all are."""
-    for i in ids:
-        entry = store.entries.get(i)
-        if entry is None:
-            return Failure("LostError", f"tensor {i} is not there")
-        if entry.poisoned:
-            return entry.failure
-    return None
-
-
 class Copies:
     """The copies that one Copy asks for. `session` is the one that gets them; `lock` guards the stores."""
 
@@ -42,6 +31,10 @@ class Copies:
         self.left.reverse()
         self._made: dict[int, Entry] = {}
         self._failure: Failure | None = next((e.failure for _, e in self.left if e.poisoned), None)
+        if not first:  # it is only asked whether all of them are there
+            self.left.clear()
+            missing = (Failure("LostError", f"tensor {i} is not there") for i in ids if i not in entries)
+            self._failure = self._failure or next(missing, None)
 
     def go_on(self, engine: Engine) -> Failure | None:
         """Make the next ones; returns why there cannot be any. What the engine raises ends it."""
