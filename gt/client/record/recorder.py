@@ -71,7 +71,7 @@ class Recorder:
 
     __slots__ = (
         "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "place", "policy", "seen", "session", "tape",
-        "thread", "trace", "transforms",
+        "thread", "trace",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -87,7 +87,6 @@ class Recorder:
         self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
         self.trace: Tracing | None = None  #: Set while a @gt.function is being traced.
         self.anomaly: NanWatch | None = None  #: Set in anomaly mode.
-        self.transforms = 0  #: Functions of gt.func that are running: inner gradients are differentiable then.
         self.tape: SeedTape | None = None  #: Set while a checkpointed function runs.
         self.policy: Policy | None = None  #: None while operands are recorded as they are.
         self.place: Called | None = None  #: Where the user has called the backward that is running, if known.
