@@ -8,7 +8,7 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import eye
 from gt.client.functions.linalg.solving import linalg_cholesky, solve_triangular
 from gt.client.functions.randoms import randn
-from gt.distributions.continuous import LOG_2PI, gamma
+from gt.distributions.continuous import LOG_2PI, log_gamma, within
 from gt.distributions.distribution import Distribution, tensors
 from gt.distributions.divergence import kl_divergence
 from gt.errors import ArgumentError
@@ -42,8 +42,7 @@ class Dirichlet(Distribution):
         return self.concentration * (total - self.concentration) / (total**2 * (total + 1))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
-        x = gamma(self.concentration, shape)
-        return x / x.sum(-1, keepdim=True)
+        return within(log_gamma(self.concentration, shape).softmax(-1))
 
     def log_prob(self, value: Any) -> Any:
         a = self.concentration
@@ -101,8 +100,7 @@ class MultivariateNormal(Distribution):
 
     def log_prob(self, value: Any) -> Any:
         apart = (value - self.loc).unsqueeze(-1)
-        lower = self._lower.expand(*apart.shape[:-2], *self._lower.shape[-2:])
-        z = solve_triangular(lower, apart, upper=False).squeeze(-1)
+        z = solve_triangular(self._lower, apart, upper=False).squeeze(-1)
         return -0.5 * ((z**2).sum(-1) + self.event_shape[0] * LOG_2PI) - self._half_log_det()
 
     def entropy(self) -> Any:
@@ -190,6 +188,9 @@ class MixtureSameFamily(Distribution):
     def log_prob(self, value: Any) -> Any:
         each = self.component_distribution.log_prob(value.unsqueeze(-1 - len(self.event_shape)))
         return (each + self.mixture_distribution.logits).logsumexp(-1)
+
+    def cdf(self, value: Any) -> Any:
+        return (self.component_distribution.cdf(value.unsqueeze(-1)) * self.mixture_distribution.probs).sum(-1)
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
         lead = shape[: len(shape) - len(self.batch_shape) - len(self.event_shape)]

@@ -57,8 +57,7 @@ class LowRankMultivariateNormal(Distribution):
         apart = value - self.loc
         scaled = apart / self.cov_diag
         inner = (self.cov_factor.mT @ scaled.unsqueeze(-1)).squeeze(-1).unsqueeze(-1)
-        small = self._small.expand(*inner.shape[:-2], *self._small.shape[-2:])
-        z = solve_triangular(small, inner, upper=False).squeeze(-1)
+        z = solve_triangular(self._small, inner, upper=False).squeeze(-1)
         distance = (apart * scaled).sum(-1) - (z**2).sum(-1)
         return -0.5 * (self.event_shape[0] * LOG_2PI + self._log_det() + distance)
 
@@ -143,8 +142,7 @@ class Wishart(Distribution):
 
     def log_prob(self, value: Any) -> Any:
         n, nu = self.event_shape[0], self.df
-        lower = self._lower.expand(*value.shape[:-2], n, n)
-        spread = solve_triangular(lower, linalg_cholesky(value), upper=False)
+        spread = solve_triangular(self._lower, linalg_cholesky(value), upper=False)
         norm = nu * (n / 2 * math.log(2.0) + self._half_log_det()) + _log_gamma(nu / 2, n)
         return (nu - n - 1) / 2 * value.slogdet()[1] - 0.5 * (spread**2).sum((-2, -1)) - norm
 

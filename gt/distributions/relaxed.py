@@ -72,6 +72,11 @@ class ExpRelaxedCategorical(Distribution):
         shape = self._categorical.param_shape
         super().__init__(shape[:-1], shape[-1:])
 
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        made = super().expand(batch_shape, _instance)
+        made.temperature = self.temperature  # there is one
+        return made
+
     probs = property(lambda self: self._categorical.probs)
     logits = property(lambda self: self._categorical.logits)
     param_shape = property(lambda self: self._categorical.param_shape)

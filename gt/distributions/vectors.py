@@ -11,6 +11,7 @@ from gt.client.functions.creation import arange, zeros
 from gt.client.functions.linalg.solving import linalg_cholesky
 from gt.client.functions.shapes import cat, stack, tril
 from gt.distributions import constraints
+from gt.distributions.continuous import within
 from gt.distributions.transforms import Transform, summed
 from gt.nn.functional import logsigmoid, pad, softplus
 
@@ -122,8 +123,7 @@ class StickBreakingTransform(Transform):
         return arange(x.shape[-1], 0, -1, dtype=x.dtype).log()
 
     def _call(self, x: Any) -> Any:
-        limits = finfo(x.dtype)
-        part = (x - self._left(x)).sigmoid().clamp(limits.tiny, 1 - limits.eps)
+        part = within((x - self._left(x)).sigmoid())
         return pad(part, (0, 1), value=1.0) * pad((1 - part).cumprod(-1), (1, 0), value=1.0)
 
     def _inverse(self, y: Any) -> Any:
