@@ -70,8 +70,8 @@ class Recorder:
     """One thread's recording."""
 
     __slots__ = (
-        "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "place", "policy", "seen", "session", "tape",
-        "thread", "trace",
+        "ahead", "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "place", "policy", "seen",
+        "session", "tape", "thread", "trace",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -89,6 +89,7 @@ class Recorder:
         self.anomaly: NanWatch | None = None  #: Set in anomaly mode.
         self.tape: SeedTape | None = None  #: Set while a checkpointed function runs.
         self.policy: Policy | None = None  #: None while operands are recorded as they are.
+        self.ahead: list[Any] = []  #: The graph nodes to which the backward that is running has yet to come.
         self.place: Called | None = None  #: Where the user has called the backward that is running, if known.
         self.pin: Pinning | None = None  #: Set in a signal's context. Never without a policy.
 
