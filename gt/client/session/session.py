@@ -217,7 +217,7 @@ class Session:
 
     def send_held(self) -> None:
         """Send calls that have waited for others. The caller has the lock."""
-        if self._out and not self._holds:
+        if self._out and not self._holds and not self.broken:
             self._flush()
 
     def _flush(self) -> None:
