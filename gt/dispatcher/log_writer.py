@@ -25,7 +25,7 @@ BACKLOG_NBYTES = 64 << 20  #: What may wait in the dispatcher, beside what is in
 PIPE_NBYTES = 1 << 20
 NICE = 10  #: Clients and workers come first, where there are too few cores.
 LENGTH_NBYTES = 4
-STOPPING = (signal.SIGINT, signal.SIGTERM)  #: What ends the server, and the writer only after it.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  #: What ends the server, and the writer only after it.
 
 
 class LogWriter:

@@ -71,7 +71,8 @@ def test_what_was_given_is_written_when_the_server_is_gone(tmp_path: Path) -> No
     log.flush()
     for fd in (writer._notes, writer._said):
         os.close(fd)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):  # as a terminal or a system that shuts down does
+    # As a terminal does, also when it is closed, or a system that shuts down.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
         os.kill(writer.pid, signum)
     os.waitpid(writer.pid, 0)
     assert len(path.read_text().splitlines()) == 2
