@@ -68,6 +68,11 @@ def gamma(alpha: Any, shape: tuple[int, ...]) -> Any:
     return _positive(log_gamma(alpha, shape))
 
 
+def dirichlet(alpha: Any) -> Any:
+    """Samples of a Dirichlet distribution."""
+    return within(log_gamma(alpha, alpha.shape).softmax(-1))
+
+
 def within(probability: Any) -> Any:
     """Probabilities that are neither 0 nor 1."""
     limits = finfo(probability.dtype)

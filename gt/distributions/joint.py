@@ -8,7 +8,7 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import eye
 from gt.client.functions.linalg.solving import linalg_cholesky, solve_triangular
 from gt.client.functions.randoms import randn
-from gt.distributions.continuous import LOG_2PI, log_gamma, within
+from gt.distributions.continuous import LOG_2PI, dirichlet
 from gt.distributions.distribution import Distribution, tensors
 from gt.distributions.divergence import kl_divergence
 from gt.errors import ArgumentError
@@ -31,9 +31,7 @@ class Dirichlet(Distribution):
     def mode(self) -> Any:
         above = (self.concentration - 1).clamp(min=0.0)
         found = above / above.sum(-1, keepdim=True)
-        corner = eye(self.concentration.shape[-1], dtype=found.dtype)[
-            0
-        ]  # they are all as probable; torch says the first
+        corner = eye(self.concentration.shape[-1], dtype=found.dtype)[0]  # all are as probable; torch says the first
         return ew.where((self.concentration < 1).all(-1, keepdim=True), corner, found)
 
     @property
@@ -42,7 +40,7 @@ class Dirichlet(Distribution):
         return self.concentration * (total - self.concentration) / (total**2 * (total + 1))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
-        return within(log_gamma(self.concentration, shape).softmax(-1))
+        return dirichlet(self.concentration.expand(shape))
 
     def log_prob(self, value: Any) -> Any:
         a = self.concentration
@@ -60,6 +58,15 @@ class Dirichlet(Distribution):
         return sizes + ((a - b) * (a.digamma() - a.sum(-1, keepdim=True).digamma())).sum(-1)
 
 
+def cholesky_of(name: str, covariance_matrix: Any, precision_matrix: Any, scale_tril: Any) -> Any:
+    """The Cholesky factor of a covariance, which is given in one of three ways."""
+    if sum(m is not None for m in (covariance_matrix, precision_matrix, scale_tril)) != 1:
+        raise ArgumentError(f"{name}: give exactly one of covariance_matrix, precision_matrix and scale_tril")
+    if scale_tril is not None:
+        return scale_tril
+    return linalg_cholesky(covariance_matrix if precision_matrix is None else precision_matrix.inverse())
+
+
 class MultivariateNormal(Distribution):
     """The normal distribution of vectors."""
 
@@ -69,18 +76,7 @@ class MultivariateNormal(Distribution):
         self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
-        if len(given) != 1:
-            raise ArgumentError(
-                "MultivariateNormal: give exactly one of covariance_matrix, precision_matrix and scale_tril"
-            )
-        if covariance_matrix is not None:
-            lower = linalg_cholesky(covariance_matrix)
-        elif precision_matrix is not None:
-            lower = linalg_cholesky(precision_matrix.inverse())
-        else:
-            lower = scale_tril
-        n = loc.shape[-1]
+        lower, n = cholesky_of("MultivariateNormal", covariance_matrix, precision_matrix, scale_tril), loc.shape[-1]
         batch = (loc[..., 0] + lower[..., 0, 0]).shape
         self.loc, self._lower = loc.expand(*batch, n), lower.expand(*batch, n, n)
         super().__init__(batch, (n,))

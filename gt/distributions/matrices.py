@@ -13,8 +13,7 @@ from gt.client.functions.shapes import broadcast_shapes, tril
 from gt.distributions.continuous import LOG_2PI, Beta, gamma
 from gt.distributions.distribution import Distribution, tensors
 from gt.distributions.divergence import register_kl
-from gt.distributions.joint import MultivariateNormal
-from gt.errors import ArgumentError
+from gt.distributions.joint import MultivariateNormal, cholesky_of
 from gt.nn.functional import pad
 
 __all__ = ["LKJCholesky", "LowRankMultivariateNormal", "Wishart"]
@@ -97,13 +96,7 @@ class Wishart(Distribution):
         self, df: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
-        if len(given) != 1:
-            raise ArgumentError("Wishart: give exactly one of covariance_matrix, precision_matrix and scale_tril")
-        if scale_tril is not None:
-            lower = scale_tril
-        else:
-            lower = linalg_cholesky(covariance_matrix if precision_matrix is None else precision_matrix.inverse())
+        lower = cholesky_of("Wishart", covariance_matrix, precision_matrix, scale_tril)
         n = lower.shape[-1]
         (df,) = tensors(df)
         batch = broadcast_shapes(df.shape, lower.shape[:-2])

@@ -14,7 +14,7 @@ from gt.distributions.continuous import Normal, uniform
 from gt.distributions.discrete import Categorical, _probability
 from gt.distributions.distribution import Distribution
 from gt.distributions.transformed import TransformedDistribution
-from gt.distributions.transforms import ExpTransform, SigmoidTransform
+from gt.distributions.transforms import ExpTransform, SigmoidTransform, Transform
 from gt.distributions.vectors import StickBreakingTransform
 from gt.nn.functional import binary_cross_entropy_with_logits, softplus
 
@@ -47,17 +47,26 @@ class LogitRelaxedBernoulli(Distribution):
         return ew.log(as_tensor(self.temperature, dtype=self.logits.dtype)) + apart - 2 * softplus(apart)
 
 
-class RelaxedBernoulli(TransformedDistribution):
-    """Numbers between 0 and 1 that are close to 0 or 1 at low temperatures."""
+class _Relaxed(TransformedDistribution):
+    """What a transform makes of a distribution with a temperature."""
+
+    _base: type[Distribution]
+    _transform: type[Transform]
 
     def __init__(
         self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
-        super().__init__(LogitRelaxedBernoulli(temperature, probs, logits), SigmoidTransform())
+        super().__init__(self._base(temperature, probs, logits), self._transform())
 
     temperature = property(lambda self: self.base_dist.temperature)
     probs = property(lambda self: self.base_dist.probs)
     logits = property(lambda self: self.base_dist.logits)
+
+
+class RelaxedBernoulli(_Relaxed):
+    """Numbers between 0 and 1 that are close to 0 or 1 at low temperatures."""
+
+    _base, _transform = LogitRelaxedBernoulli, SigmoidTransform
 
 
 class ExpRelaxedCategorical(Distribution):
@@ -93,17 +102,10 @@ class ExpRelaxedCategorical(Distribution):
         return density + math.lgamma(n) + (n - 1) * ew.log(as_tensor(self.temperature, dtype=value.dtype))
 
 
-class RelaxedOneHotCategorical(TransformedDistribution):
+class RelaxedOneHotCategorical(_Relaxed):
     """Vectors of probabilities that are close to a single 1 at low temperatures: the Gumbel-softmax distribution."""
 
-    def __init__(
-        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
-    ) -> None:
-        super().__init__(ExpRelaxedCategorical(temperature, probs, logits), ExpTransform())
-
-    temperature = property(lambda self: self.base_dist.temperature)
-    probs = property(lambda self: self.base_dist.probs)
-    logits = property(lambda self: self.base_dist.logits)
+    _base, _transform = ExpRelaxedCategorical, ExpTransform
 
 
 class LogisticNormal(TransformedDistribution):
