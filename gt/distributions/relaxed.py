@@ -13,6 +13,7 @@ from gt.client.functions.randoms import rand
 from gt.distributions.continuous import Normal, uniform
 from gt.distributions.discrete import Categorical, _probability
 from gt.distributions.distribution import Distribution
+from gt.distributions.parameters import clamp_probs
 from gt.distributions.transformed import TransformedDistribution
 from gt.distributions.transforms import ExpTransform, SigmoidTransform, Transform
 from gt.distributions.vectors import StickBreakingTransform
@@ -129,9 +130,8 @@ class ContinuousBernoulli(Distribution):
         self, probs: Any = None, logits: Any = None, lims: tuple[float, float] = (0.499, 0.501),
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        self.probs, self.logits = _probability("ContinuousBernoulli", probs, logits)
-        least = finfo(self.probs.dtype).eps
-        self.probs = self.probs.clamp(least, 1 - least)
+        probs, self.logits = _probability("ContinuousBernoulli", probs, logits)
+        self.probs = clamp_probs(probs)
         self._lims = lims
         super().__init__(self.probs.shape)
 

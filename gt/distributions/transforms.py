@@ -72,11 +72,11 @@ class Transform:
         return made
 
     def forward_shape(self, shape: Any) -> Any:
-        """The shape of what it makes of an argument of this shape."""
+        """The shape of the result for an argument of this shape."""
         return shape
 
     def inverse_shape(self, shape: Any) -> Any:
-        """The shape of what it makes a result of this shape of."""
+        """The shape of the argument for a result of this shape."""
         return shape
 
     def _call(self, x: Any) -> Any:
@@ -316,7 +316,7 @@ class TanhTransform(Transform):
 
 
 class AbsTransform(Transform):
-    """|x|, which has no inverse: it gives the positive one of two."""
+    """|x|. It is not bijective: the inverse returns the positive one of two values."""
 
     codomain = constraints.positive
 

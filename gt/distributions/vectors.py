@@ -22,7 +22,7 @@ __all__ = [
 
 
 class IndependentTransform(Transform):
-    """The last dimensions of what a transform takes and gives are one event."""
+    """A transform of events: the last dimensions of its arguments and results are one event."""
 
     def __init__(self, base_transform: Transform, reinterpreted_batch_ndims: int, cache_size: int = 0) -> None:
         super().__init__(cache_size)

@@ -207,7 +207,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
 
 
 def _basis(x: Tensor) -> list[Any]:
-    """Tensors like x of which each has one element that is 1; the others are 0."""
+    """For each element of x a tensor that is 1 there and 0 elsewhere."""
     steps = apply(kinds.arange[x.numel(), "int64"], (0, 1))
     identity = (steps.unsqueeze(1) == steps).to(x.dtype)
     return [row.reshape(x.shape) for row in identity.unbind(0)]

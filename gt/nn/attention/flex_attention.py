@@ -38,7 +38,7 @@ class AuxRequest(NamedTuple):
 
 
 class AuxOutput(NamedTuple):
-    """It, for each query: the logarithm of the sum of exp(score), and the largest score."""
+    """For each query the logarithm of the sum of exp(score), and the largest score."""
 
     lse: Tensor | None = None
     max_scores: Tensor | None = None
