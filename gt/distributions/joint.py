@@ -148,8 +148,10 @@ class Independent(Distribution):
 
     def _kl(self, q: Any) -> Any:
         if self.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
-            # As in torch: there is no formula for it.
-            raise NotImplementedError("kl_divergence: the two must have the same number of event dimensions")
+            raise NotImplementedError(  # as in torch
+                "kl_divergence: expected the same number of event dimensions, got "
+                f"{self.reinterpreted_batch_ndims} and {q.reinterpreted_batch_ndims}"
+            )
         return self._sum(kl_divergence(self.base_dist, q.base_dist))
 
 

@@ -85,7 +85,10 @@ class TransformedDistribution(Distribution):
     def _kl(self, q: Any) -> Any:
         """That of the numbers before the transforms, if these are the same."""
         if self.transforms != q.transforms or self.event_shape != q.event_shape:
-            raise NotImplementedError("kl_divergence: the two must have the same transforms and event shape")
+            raise NotImplementedError(
+                "kl_divergence: expected the same transforms and event shape, got "
+                f"{self.transforms}, {tuple(self.event_shape)} and {q.transforms}, {tuple(q.event_shape)}"
+            )
         more = len(self.event_shape) - len(self.base_dist.event_shape)
         return summed(kl_divergence(self.base_dist, q.base_dist), more)
 

@@ -228,7 +228,7 @@ def _jacobian_of(
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
         if any(not -len(args) <= n < len(args) for n in numbers):
-            raise ArgumentError(f"argnums {argnums} is out of range for {len(args)} arguments")
+            raise ArgumentError(f"gt.func: argnums {argnums} is out of range for {len(args)} arguments")
         wanted = [args[n] for n in numbers]
 
         def of(*xs: Any) -> Any:
