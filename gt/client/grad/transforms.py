@@ -97,10 +97,11 @@ def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
                 raise AutogradError(f"grad: the function must return a tensor of one element, got {shown(value)}")
             wanted = [given[n] for n in numbers]
             own = _tensors(wanted)
-            found = iter(_grads([value], own, [None], outer and _depends([value], own)))
+            lasting = outer and _depends([value], own)
+            found = iter(_grads([value], own, [None], lasting))
             grads = [_like(w, found) for w in wanted]
         result = grads[0] if isinstance(argnums, int) else tuple(grads)
-        value, aux = _settled((value, aux), own, outer)
+        value, aux = value if lasting else value.detach(), _settled(aux, own, outer)
         return (result, (value, aux)) if has_aux else (result, value)
 
     return both
@@ -152,7 +153,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         found = iter(_grads(outs, own, list(seeds), lasting))
         return tuple(_like(g, found) for g in given)
 
-    result, aux = _settled((value, aux), own, outer)
+    result, aux = _settled(value, own, lasting), _settled(aux, own, outer)
     return (result, pull, aux) if has_aux else (result, pull)
 
 
