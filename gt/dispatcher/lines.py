@@ -55,7 +55,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A line in words: of something that is no message, or of a message that is much longer than what is said of it."""
+    """A line whose text is known already: of something that is no message, or of a message that is much longer."""
 
     way: str  #: "": of a message
     what: str

@@ -79,8 +79,8 @@ class Spread:
 
 
 class InstructionLog:
-    """Give it every event and every action, in order. `flush` hands on what was noted, packed for lines.LogLines; or
-    b"" if that is nothing, so that the receiver can go on with what it was given before."""
+    """Give it every event and every action, in order. `flush` hands on what was noted, packed for lines.LogLines. If
+    nothing was noted it hands on b"": the receiver may still be busy with what it was given before."""
 
     def __init__(
         self, hand_on: Callable[[bytes], object], clock: Callable[[], float] = time.time, held: Held | None = None

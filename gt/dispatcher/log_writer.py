@@ -1,11 +1,11 @@
 """The process that writes the instruction log: the dispatcher gives it notes (log.py), it makes the lines (lines.py).
 
-It is forked from the server, before that has threads, sockets or files of others: so it is there at once. It ends when
-its pipe does, after it has written what was in there; also when the server is killed.
+It is forked from the server before the server has threads, sockets or files of others: a fork takes no time. It ends
+when its pipe ends, after it has written what was in the pipe; so also when the server is killed.
 
 Law 1: the dispatcher does not wait for it, unless it is BACKLOG_NBYTES behind: nothing is left out of a log, and
        nothing grows without limit.
-Law 2: if it cannot write it says why, and ends. The server goes on without a log.
+Law 2: if it cannot write, it says why and ends. The server goes on without a log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BACKLOG_NBYTES = 64 << 20  #: What may wait in the dispatcher, beside what is in
 PIPE_NBYTES = 1 << 20
 NICE = 10  #: Clients and workers come first, where there are too few cores.
 LENGTH_NBYTES = 4
-STOPPING = (signal.SIGINT, signal.SIGTERM)  #: What ends the server, and the writer only after it.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  #: What ends the server, and the writer only after it.
 
 
 class LogWriter:
@@ -108,7 +108,7 @@ def _run(notes: int, file: int, said: int) -> NoReturn:
     status = 1
     try:
         for fd in map(int, os.listdir("/proc/self/fd")):
-            if fd > 2 and fd not in (notes, file, said):
+            if fd not in (notes, file, said):  # not even the first three: a pipe may have got their numbers
                 with suppress(OSError):
                     os.close(fd)
         os.nice(NICE)

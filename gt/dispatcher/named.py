@@ -26,6 +26,7 @@ from gt.transport.messages import Buffer, Drop, Failure, Fetch, GetKept, Kept, T
 
 SHELVES = 64  #: Names of one user.
 LISTED = 1000  #: What is published, in one answer.
+QUESTIONS = 64  #: What a client asks of what is kept before the first is answered.
 LEFT = Failure("LostError", "its client disconnected before the upload was complete")
 
 # --- coming ----------------------------------------------------------------------------------
@@ -156,6 +157,8 @@ def asked(state: State, session: Session, asked: Take | Drop | GetKept, _: Buffe
     shelf = session.shelf
     if asked.published or shelf is None or not shelf.busy:
         _answer(state, session, asked)
+    elif len(shelf.waiting) >= QUESTIONS:
+        state.cut_off(session, f"too much queued: more than {QUESTIONS} questions about what is kept")
     else:
         shelf.waiting.append(Waiting(session, asked, session.kept + session.keeps))
         state.answering.add(shelf.room.number)

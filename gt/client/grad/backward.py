@@ -38,6 +38,7 @@ def run(
     #: By node, for each result: a tensor, a value, or None as long as there is no gradient.
     grads: dict[Any, list[Any]] = {}
     place, rec.place = rec.place, None
+    ahead, rec.ahead = rec.ahead, order
     for edge, g in roots:
         _add(rec, grads, edge, g)
     caught: dict[tuple[Any, int], Any] = {}
@@ -71,7 +72,7 @@ def run(
             if not retain_graph and (type(fn) is not GradNode or fn.pull.frees):
                 fn.saved = None
     finally:
-        rec.grad, rec.place = before, place
+        rec.grad, rec.place, rec.ahead = before, place, ahead
     if wanted is None:
         return []
     return _tensors([caught.get((whole(e), getattr(e, "index", 0))) for e in wanted])

@@ -10,6 +10,7 @@ import torch
 
 import gt
 from gt.utils import _pytree, loading
+from tests.beside_torch import same
 from tests.sim.cluster import Cluster, using
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -141,6 +142,23 @@ def test_names_of_old_and_small_modules() -> None:
     handle.remove()
     (x * y).sum().backward()
     assert seen == [[[2.0, 2.0], [3.0, 3.0]]]
+
+
+@pytest.mark.parametrize("mode", ["all", "any"])
+def test_hooks_of_several_gradients(mode: str) -> None:
+    from gt.autograd.graph import register_multi_grad_hook
+
+    def story(lib: Any, register: Any) -> list[Any]:
+        seen: list[Any] = []
+        x, y, z = (lib.ones(2, requires_grad=True) for _ in range(3))
+        a, b = (x * 2).chunk(2)
+        register([a, b, y, z], lambda g: seen.append(g), mode=mode)
+        used = [a + b + y, y, z, a + b + y + z]  # not all of them in each backward
+        for loss in used:
+            loss.sum().backward(retain_graph=True)
+        return seen if mode == "all" else [len(seen)]
+
+    same(story(gt, register_multi_grad_hook), story(torch, torch.autograd.graph.register_multi_grad_hook))
 
 
 def test_a_data_set_of_tensors_is_collated() -> None:

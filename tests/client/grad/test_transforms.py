@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gt
-from gt.errors import ArgumentError, AutogradError
+from gt.errors import ArgumentError, AutogradError, DTypeError
 from tests.beside_torch import same
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -70,6 +70,46 @@ def test_func_adds_nothing_to_grad_and_goes_through_outer_history() -> None:
     assert x.grad.item() == 12.0
     value, slope = gt.func.value_and_grad(lambda a: a * a)(gt.tensor(3.0))
     assert (value.item(), slope.item()) == (9.0, 6.0)
+
+
+#: Of a weight that the function uses, and of its argument.
+WITH_A_WEIGHT: list[Any] = [
+    lambda F, w, x: [F.grad(lambda x: (x**2 * w**2).sum())(x)],
+    lambda F, w, x: [*F.grad_and_value(lambda x: (x**2 * w**2).sum())(x)],
+    lambda F, w, x: F.grad(lambda x: ((x**2).sum(), w * x), has_aux=True)(x),
+    lambda F, w, x: [*F.jvp(lambda x: x**2 * w**2, (x,), (x + 1,))],
+    lambda F, w, x: [*F.jvp(lambda x: x**2, (x,), (w,))],
+    lambda F, w, x: [(pull := F.vjp(lambda x: x**2 * w**2, x))[0], pull[1](x)[0]],
+    lambda F, w, x: [(pull := F.vjp(lambda x: x**2, x))[0], pull[1](w)[0]],
+    lambda F, w, x: [F.jacrev(lambda x: x**2 * w**2)(x), F.jacfwd(lambda x: x**2 * w**2)(x)],
+    lambda F, w, x: [*F.jacrev(lambda x: (x**2, w * x), has_aux=True)(x)],
+    lambda F, w, x: [F.hessian(lambda x: (x**2 * w**2).sum())(x)],
+    lambda F, w, x: [F.vmap(F.grad(lambda x: x**2 * w.sum()))(x[0])],
+    lambda F, w, x: [F.jacrev(lambda w: x**2 * w**2)(w), F.jacfwd(lambda x: x**2)(x)],
+]
+
+
+@pytest.mark.parametrize("use", WITH_A_WEIGHT)
+@pytest.mark.parametrize("on", [True, False], ids=["", "no grad"])
+def test_what_func_returns_depends_on_the_tensors_that_its_function_uses(use: Any, on: bool) -> None:
+    def story(lib: Any) -> list[Any]:
+        w, x = lib.tensor(X + 2, requires_grad=True), lib.tensor(X)
+        with lib.set_grad_enabled(on):
+            found = use(lib.func, w, x)
+        lasting = [y for y in found if y.requires_grad]
+        if lasting:
+            sum(y.square().sum() for y in lasting).backward()
+        return [*found, w.grad if lasting else None]
+
+    same(story(gt), story(torch), rtol=1e-9)
+
+
+def test_jacobians_of_nothing_and_of_integers() -> None:
+    for jacobian in (gt.func.jacrev, gt.func.jacfwd):
+        assert jacobian(lambda x: x[:0])(gt.ones(2)).shape == (0, 2)
+        assert jacobian(lambda x: x.sum())(gt.zeros(0)).shape == (0,)
+        with pytest.raises(DTypeError, match="cast it first"):
+            jacobian(lambda x: x * 2)(gt.arange(3))
 
 
 def test_func_refuses_results_of_several_elements() -> None:

@@ -555,6 +555,17 @@ def test_the_tree_forgets_what_was_longest_unused(small: tuple[Cluster, Session]
     assert _count(session) == session.tree.nodes
 
 
+def test_sent_programs_are_forgotten_except_those_that_may_be_in_flight(small: tuple[Cluster, Session]) -> None:
+    _, session = small
+    for n in [*range(1, 100), 1]:
+        x = gt.full((n,), 2.0)
+        for _ in range(6):
+            x = x * 2.0
+        assert x.sum().item() == 128.0 * n
+    assert len(session.variants) == WINDOW
+    assert session.known == sum(len(v.program.code) for v in session.variants.values())
+
+
 def test_a_loop_in_use_outlives_many_others(small: tuple[Cluster, Session]) -> None:
     _, session = small
     for n in range(1, 80):
