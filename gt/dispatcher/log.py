@@ -52,6 +52,8 @@ WAITING = 1024  #: Notes that may wait to be handed on.
 
 #: Messages that are much longer than what is said of them,
 LONG = frozenset([messages.Define, messages.Spans, messages.Stats, messages.UsePlan])
+#: messages of which something has to be known before they are noted,
+PARTICULAR = LONG | MAY_FAIL | {messages.Chunk, messages.WorkerWelcome}
 #: and events that are no messages. Both are handed on in words.
 IN_WORDS = frozenset([
     events.BadFramesCame, events.PlanReady, events.Solve, events.PlanSolved, events.Decided, events.Noted,
@@ -98,26 +100,38 @@ class InstructionLog:
     def __call__(self, what: events.Event | events.Effect) -> None:
         if self._ended:
             return
-        now_s, shapes, spread = self._clock(), "", None
-        if type(what) is events.MessageCame:
-            way = RECV
-        elif type(what) is events.Send:
+        now_s = self._clock()
+        if type(what) is events.Send:
             way = SEND
-            if type(what.message) is messages.Call or type(what.message) is messages.Chunk:
-                shapes, spread = self._makes(what.peer, what.message)
-            elif type(what.message) is messages.WorkerWelcome:
-                self._workers[what.peer] = what.message.worker
+        elif type(what) is events.MessageCame:
+            way = RECV
         else:
             self._other(now_s, what)
             return
         message, payload = what.message, what.payload
+        nbytes = 0 if payload is None else len(payload)
+        if type(message) not in PARTICULAR:
+            self._notes.append((now_s, way, what.peer, message, nbytes, ""))
+            if len(self._notes) >= WAITING:
+                self.flush()
+        else:
+            self._particular(now_s, way, what.peer, message, nbytes)
+
+    def _particular(self, now_s: float, way: int, peer: Peer, message: messages.Message, nbytes: int) -> None:
+        """A message of which something has to be known."""
+        shapes, spread = "", None
+        if way == SEND:
+            if isinstance(message, messages.Call | messages.Chunk):
+                shapes, spread = self._makes(peer, message)
+            elif isinstance(message, messages.WorkerWelcome):
+                self._workers[peer] = message.worker
         if type(message) in LONG:
             self._wordless.append(len(self._notes))
-            if type(message) is messages.Define:
+            if isinstance(message, messages.Define):
                 if len(self._outputs) >= SEEN:
                     self._outputs.clear()
                 self._outputs[program_hash(message.program)] = len(message.program.outputs)
-        self._notes.append((now_s, way, what.peer, message, 0 if payload is None else len(payload), shapes))
+        self._notes.append((now_s, way, peer, message, nbytes, shapes))
         if spread is not None:
             self._note(now_s, spread)
         if len(self._notes) >= WAITING or (type(message) in MAY_FAIL and failed(message)):
