@@ -2,9 +2,9 @@
 
 `python benchmarks/observing.py [--quick] [--json FILE] [--loops NAME ...]`. Three servers, each with one worker and one
 client: nobody looks at the first, the second writes the log, the third also has a `gt top` that asks every second and a
-`gt trace` that records all the time. The clients have turns, so that other load on the machine affects all alike. A turn
-is several times as long as the log is behind, and begins when the log of the turn before is written: a client pays for
-its own log, and for all of it. What a change did to the case in which nobody looks, `against.py` measures with
+`gt trace` that records all the time. The clients have turns, so that other load on the machine affects all alike. A
+turn is several times as long as the log is behind, and begins when the log of the turn before is written: a client pays
+for its own log, and for all of it. What a change did to the case in which nobody looks, `against.py` measures with
 `overhead.py`.
 """
 
