@@ -1,9 +1,9 @@
 """The instruction log, as the dispatcher's loop sees it: a note of everything that passes, and no more.
 
 A line of text takes several microseconds, which is too long for the loop: clients wait for it. So the loop notes what
-came and what was sent (`__call__`), and ten times a second packs its notes and hands them on (`flush`) to a process
-that makes the lines and writes them (log_writer.py, lines.py). What only the dispatcher knows is put into words here:
-the text of a new program, layouts, plans.
+came and what was sent (`__call__`) and packs its notes, a few at a time, for a process that makes the lines and writes
+them (log_writer.py, lines.py). Ten times a second that process is given what was packed (`flush`). What only the
+dispatcher knows is put into words here: the text of a new program, layouts, plans.
 
 Law 1: it only reads, and keeps nothing but names and notes. A note never keeps a payload, only its length.
 Law 2: what failed is handed on at once, with all that was noted before.
@@ -48,7 +48,9 @@ RESULTS = 1000  #: Results of one instruction that are shown.
 SHORT = 8  #: Instructions of a program whose ops are named on every line.
 SPECS = 4  #: Results of a call whose shapes are shown,
 HELD = 16  #: and tensors of a layout.
-WAITING = 1024  #: Notes that may wait to be handed on.
+#: Notes that are packed together. Few: while messages are kept, others have to be made in memory that is in no cache,
+#: which took longer than to note and to pack them.
+WAITING = 32
 
 #: Messages that are much longer than what is said of them,
 LONG = frozenset([messages.Define, messages.Spans, messages.Stats, messages.UsePlan])
@@ -81,8 +83,8 @@ class Spread:
 
 
 class InstructionLog:
-    """Give it every event and every action, in order. `flush` hands on what was noted, packed for lines.LogLines; or
-    b"" if that is nothing, so that the receiver can go on with what it was given before."""
+    """Give it every event and every action, in order. It hands on what was noted, packed for lines.LogLines, and
+    after that b"" if the receiver should go on with it now."""
 
     def __init__(
         self, hand_on: Callable[[bytes], object], clock: Callable[[], float] = time.time, held: Held | None = None
@@ -113,7 +115,7 @@ class InstructionLog:
         if type(message) not in PARTICULAR:
             self._notes.append((now_s, way, what.peer, message, nbytes, ""))
             if len(self._notes) >= WAITING:
-                self.flush()
+                self._pack()
         else:
             self._particular(now_s, way, what.peer, message, nbytes)
 
@@ -134,8 +136,10 @@ class InstructionLog:
         self._notes.append((now_s, way, peer, message, nbytes, shapes))
         if spread is not None:
             self._note(now_s, spread)
-        if len(self._notes) >= WAITING or (type(message) in MAY_FAIL and failed(message)):
+        if type(message) in MAY_FAIL and failed(message):
             self.flush()
+        elif len(self._notes) >= WAITING:
+            self._pack()
 
     def _other(self, now_s: float, what: events.Event | events.Effect) -> None:
         """Something that is no message."""
@@ -183,9 +187,18 @@ class InstructionLog:
         return shapes, Spread(session.number, spread) if spread else None
 
     def flush(self) -> None:
+        """Hand on what was noted, to be written now."""
+        if not self._ended:
+            self._pack()
+            self._hand(b"")
+
+    def _hand(self, packed: bytes) -> None:
+        self._ended = True  # unless it can be handed on
+        self._hand_on(packed)
+        self._ended = False
+
+    def _pack(self) -> None:
         """Hand on what was noted since the last time."""
-        if self._ended:
-            return
         notes, self._notes = self._notes, []
         wordless, self._wordless = self._wordless, []
         at = 0
@@ -199,9 +212,8 @@ class InstructionLog:
         if notes and not self._begun:
             self._begun = True
             notes.insert(0, (notes[0][0], WORDS, b"", Told("START", "log", f"process {os.getpid()}"), 0, ""))
-        self._ended = True  # unless it can be handed on
-        self._hand_on(_packed(notes))
-        self._ended = False
+        if notes:
+            self._hand(_packed(notes))
 
     # --- in words ----------------------------------------------------------------------------------------------------
 
@@ -281,8 +293,6 @@ def show_axes(axes: Sequence[tuple[str, int]]) -> str:
 
 
 def _packed(notes: list[Note]) -> bytes:
-    if not notes:
-        return b""
     try:
         return _pack(notes)
     except Exception:  # one of them was made by a client and cannot be encoded

@@ -126,7 +126,7 @@ def test_it_gives_way_unless_it_is_late(
         log(MessageCame(b"p", CallDone(1, i, 5)))
     log.flush()
     with open(tmp_path / "notes", "w+b") as notes, open(tmp_path / "log", "w+b") as file:
-        for each in packed:
+        for each in filter(None, packed):
             notes.write(len(each).to_bytes(log_writer.LENGTH_NBYTES, "little") + each)
         notes.seek(0)
         log_writer._write_all(notes.fileno(), file.fileno())
