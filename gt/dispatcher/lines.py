@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 
 import msgspec
 
@@ -30,8 +29,7 @@ from gt.transport import messages
 from gt.transport.messages import unpack_ids
 
 SEEN = 1 << 16  #: Programs that are remembered.
-SIZES = 1 << 12  #: Sizes whose text is remembered,
-PIECES = 1 << 10  #: and pieces of tensors.
+SIZES = 1 << 12  #: Sizes whose text is remembered.
 PACE = 2  #: Lines that are made without a pause.
 IDS = 50  #: Ids, or ranges of ids, in one list.
 
@@ -76,12 +74,11 @@ _read = msgspec.msgpack.Decoder(messages.Message | Told).decode
 
 
 class LogLines:
-    """The lines of one log."""
+    """The lines of one log. `pause` is called every PACE lines, with the time of the next."""
 
     def __init__(self, pause: Callable[[float], object] | None = None) -> None:
-        """`pause` is called every PACE lines, with the time of the next."""
         self._pause = pause
-        self._start_us = 0
+        self._start_s = 0.0
         self._number = 0
         self._second, self._clock_text = -1, ""  #: The time of day, which is formatted once a second.
         self._names: dict[Peer, str] = {}
@@ -90,11 +87,8 @@ class LogLines:
         self._facts: dict[bytes, Facts] = {}
         self._lines: list[str] = []
         #: Parts of lines that return: direction, peer and message, until a peer comes or goes; sizes.
-        self._middles: dict[tuple[int | str, Peer, str], str] = {}
+        self._middles: dict[tuple[str, Peer, str], str] = {}
         self._sizes: dict[int, str] = {}
-        #: The latest call: it passes twice, and more often on its way to several workers.
-        self._latest: tuple[object, ...] = ()
-        self._latest_text = ""
 
     def text(self, packed: bytes) -> str:
         """The lines of these notes, each with its end."""
@@ -126,37 +120,36 @@ class LogLines:
     def _told(self, now_s: float, way: int, peer: Peer, told: Told, nbytes: int) -> None:
         says = told.says
         if told.way == "START":
-            self._start_us = int(now_s * 1e6)
+            self._start_s = now_s
         if told.facts is not None:
             if len(self._facts) >= SEEN:
                 self._facts.clear()
             self._facts[told.program] = told.facts
-            self._latest = ()
         if not told.way and peer in self._sessions:
             says = f"session {self._sessions[peer]} {says}".rstrip()
-        self._line(now_s, told.way or way, peer, told.what, nbytes, clean(says, 1500))
+        self._line(now_s, told.way or self._way(way, peer), peer, told.what, nbytes, clean(says, 1500))
         self._lines += [f"    | {line}\n" for line in told.below]
+
+    def _way(self, way: int, peer: Peer) -> str:
+        if peer in self._workers:
+            return "WORKER_SEND" if way == SEND else "WORKER_RECV"
+        return "SEND" if way == SEND else "RECV"
 
     def _message(self, now_s: float, way: int, peer: Peer, message: messages.Message, nbytes: int, shapes: str) -> None:
         kind = type(message)
         if kind in GREETINGS:
             self._greet(peer, message)
-        if kind is messages.Call:
-            details = self._call(message)
-        else:
-            details = self._details(message, (way == RECV) != (peer in self._workers))
+        details = self._details(message, (way == RECV) != (peer in self._workers))
         session = getattr(message, "session", 0) or self._sessions.get(peer, 0)
         if kind is messages.Welcome:
             details = f"session {session}"
         elif session:
-            details = f"session {session} {details}" if details else f"session {session}"
+            details = f"session {session} {details}".rstrip()
         if kind in MAY_FAIL and failed(message):
             details = f"ERROR {details}"
         if shapes:
-            details = f"{details}, as {shapes}"
-        if len(details) > 1500 or not details.isprintable():
-            details = clean(details, 1500)
-        self._line(now_s, way, peer, kind.__name__, nbytes, details)
+            details += f", as {shapes}"
+        self._line(now_s, self._way(way, peer), peer, kind.__name__, nbytes, clean(details, 1500))
         if kind is messages.Welcome:
             self._sessions[peer] = session
             self._line(now_s, "CONNECT", peer, "client", 0, f"session {session}")
@@ -174,47 +167,29 @@ class LogLines:
             self._workers.add(peer)
             self._names[peer] = "worker ?"
 
-    def _line(self, now_s: float, way: int | str, peer: Peer, what: str, nbytes: int, details: str) -> None:
+    def _line(self, now_s: float, way: str, peer: Peer, what: str, nbytes: int, details: str) -> None:
         self._number += 1
-        now_us = int(now_s * 1e6)
-        second, since_us = now_us // 1_000_000, now_us - self._start_us
+        second = int(now_s)
         if second != self._second:
             self._second, self._clock_text = second, time.strftime("%H:%M:%S", time.localtime(second))
-        middle = self._middles.get((way, peer, what)) or self._middle(way, peer, what)
+        middle = self._middles.get((way, peer, what))
+        if middle is None:
+            who = self._names.get(peer) or (f"peer {peer.hex()[:16]}" if peer else "dispatcher")
+            middle = self._middles[way, peer, what] = f"{way:<12}  {who:<18}  {what:<12}"
         size = self._sizes.get(nbytes)
         if size is None:
             if len(self._sizes) >= SIZES:
                 self._sizes.clear()
             size = self._sizes[nbytes] = f"{nbytes / 1000:8.1f}"
-        clock = f"{self._clock_text}.{now_us % 1_000_000:06}"
-        if since_us >= 0:  # numbers are faster than fractions
-            since = f"+{since_us // 1_000_000}.{since_us % 1_000_000:06}"
-        else:  # the clock was set
-            since = f"{since_us / 1e6:+.6f}"
-        end = f"  {details}\n" if details else "\n"
-        self._lines.append(f"{clock}  {since}  {self._number:6}  {middle}  {size}{end}")
-
-    def _middle(self, way: int | str, peer: Peer, what: str) -> str:
-        """What a line says of who sent it, and which way."""
-        if isinstance(way, int):
-            shown = ("WORKER_" if peer in self._workers else "") + ("SEND" if way == SEND else "RECV")
-        else:
-            shown = way
-        who = self._names.get(peer) or (f"peer {peer.hex()[:16]}" if peer else "dispatcher")
-        made = self._middles[way, peer, what] = f"{shown:<12}  {who:<18}  {what:<12}"
-        return made
+        clock = f"{self._clock_text}.{int(now_s % 1 * 1e6):06d}  {now_s - self._start_s:+.6f}"
+        details = f"  {details}".rstrip()
+        self._lines.append(f"{clock}  {self._number:6d}  {middle}  {size}{details}\n")
 
     def _program(self, name: bytes) -> str:
         found = self._facts.get(name)
         return f"{name.hex()[:8]} (?)" if found is None else found.name
 
     def _call(self, m: messages.Call) -> str:
-        about = (m.seq, m.program, m.inputs, m.outputs, m.frees, len(m.scalars), m.refused, m.root, m.beside)
-        if about != self._latest:
-            self._latest, self._latest_text = about, self._call_text(m)
-        return self._latest_text
-
-    def _call_text(self, m: messages.Call) -> str:
         known = self._facts.get(m.program)
         inputs, frees = _unpacked(m.inputs), _unpacked(m.frees)
         text = f"#{m.seq} {self._program(m.program)} in {show_ids(inputs) or 'none'}"
@@ -245,6 +220,8 @@ class LogLines:
 
     def _details(self, m: messages.Message, upload: bool) -> str:
         match m:  # what passes most often comes first
+            case messages.Call():
+                text = self._call(m)
             case messages.CallDone():
                 text = f"#{m.seq} {m.run_us} us"
             case messages.Fetch():
@@ -253,8 +230,14 @@ class LogLines:
             case messages.ChunkAck():
                 text = f"upload of tensor {m.key}" if m.upload else f"answer to request {m.key}"
             case messages.Chunk():
-                text = f"upload of tensor {m.key}: " if upload else f"answer to request {m.key}: "
-                text += _piece(m.offset, m.total, m.dtype, m.shape, m.slot, m.part, m.layout)
+                text = f"upload of tensor {m.key}" if upload else f"answer to request {m.key}"
+                text += f": {m.offset / 1000:.1f} of {m.total / 1000:.1f} KB"
+                if m.dtype:
+                    text += f", {m.dtype}{list(m.shape)}"
+                if m.slot >= 0:
+                    text += f", in slot {m.slot}"
+                if m.part or m.layout:
+                    text += f", part {m.part}" if m.part else f", as {m.layout}"
             case messages.Free():
                 text = f"frees {show_ids(_unpacked(m.ids))}"
             case messages.Need() | messages.Forget() | messages.Prepare() | messages.Prepared():
@@ -323,19 +306,6 @@ class LogLines:
             case _:
                 text = ""
         return text
-
-
-@lru_cache(PIECES)
-def _piece(offset: int, total: int, dtype: str, shape: tuple[int, ...], slot: int, part: int, layout: str) -> str:
-    """What a chunk is of its tensor. Most tensors that are read again and again are alike."""
-    text = f"{offset / 1000:.1f} of {total / 1000:.1f} KB"
-    if dtype:
-        text += f", {dtype}{list(shape)}"
-    if slot >= 0:
-        text += f", in slot {slot}"
-    if part or layout:
-        text += f", part {part}" if part else f", as {layout}"
-    return text
 
 
 FAILURES = frozenset([messages.CallFailed, messages.FetchFailed, messages.Refused, messages.Rejected])

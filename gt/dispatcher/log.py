@@ -48,14 +48,10 @@ RESULTS = 1000  #: Results of one instruction that are shown.
 SHORT = 8  #: Instructions of a program whose ops are named on every line.
 SPECS = 4  #: Results of a call whose shapes are shown,
 HELD = 16  #: and tensors of a layout.
-#: Notes that are packed together. Few: while messages are kept, others have to be made in memory that is in no cache,
-#: which took longer than to note and to pack them.
-WAITING = 32
+WAITING = 32  #: Notes that are packed together. Few: while messages are kept, others need memory that is in no cache.
 
 #: Messages that are much longer than what is said of them,
 LONG = frozenset([messages.Define, messages.Spans, messages.Stats, messages.UsePlan])
-#: messages of which something has to be known before they are noted,
-PARTICULAR = LONG | MAY_FAIL | {messages.Chunk, messages.WorkerWelcome}
 #: and events that are no messages. Both are handed on in words.
 IN_WORDS = frozenset([
     events.BadFramesCame, events.PlanReady, events.Solve, events.PlanSolved, events.Decided, events.Noted,
@@ -102,38 +98,26 @@ class InstructionLog:
     def __call__(self, what: events.Event | events.Effect) -> None:
         if self._ended:
             return
-        now_s = self._clock()
-        if type(what) is events.Send:
-            way = SEND
-        elif type(what) is events.MessageCame:
+        now_s, shapes, spread = self._clock(), "", None
+        if type(what) is events.MessageCame:
             way = RECV
+        elif type(what) is events.Send:
+            way = SEND
+            if type(what.message) is messages.Call or type(what.message) is messages.Chunk:
+                shapes, spread = self._makes(what.peer, what.message)
+            elif type(what.message) is messages.WorkerWelcome:
+                self._workers[what.peer] = what.message.worker
         else:
             self._other(now_s, what)
             return
         message, payload = what.message, what.payload
-        nbytes = 0 if payload is None else len(payload)
-        if type(message) not in PARTICULAR:
-            self._notes.append((now_s, way, what.peer, message, nbytes, ""))
-            if len(self._notes) >= WAITING:
-                self._pack()
-        else:
-            self._particular(now_s, way, what.peer, message, nbytes)
-
-    def _particular(self, now_s: float, way: int, peer: Peer, message: messages.Message, nbytes: int) -> None:
-        """A message of which something has to be known."""
-        shapes, spread = "", None
-        if way == SEND:
-            if isinstance(message, messages.Call | messages.Chunk):
-                shapes, spread = self._makes(peer, message)
-            elif isinstance(message, messages.WorkerWelcome):
-                self._workers[peer] = message.worker
         if type(message) in LONG:
             self._wordless.append(len(self._notes))
-            if isinstance(message, messages.Define):
+            if type(message) is messages.Define:
                 if len(self._outputs) >= SEEN:
                     self._outputs.clear()
                 self._outputs[program_hash(message.program)] = len(message.program.outputs)
-        self._notes.append((now_s, way, peer, message, nbytes, shapes))
+        self._notes.append((now_s, way, what.peer, message, 0 if payload is None else len(payload), shapes))
         if spread is not None:
             self._note(now_s, spread)
         if type(message) in MAY_FAIL and failed(message):
@@ -189,16 +173,9 @@ class InstructionLog:
     def flush(self) -> None:
         """Hand on what was noted, to be written now."""
         if not self._ended:
-            self._pack()
-            self._hand(b"")
+            self._pack(b"")
 
-    def _hand(self, packed: bytes) -> None:
-        self._ended = True  # unless it can be handed on
-        self._hand_on(packed)
-        self._ended = False
-
-    def _pack(self) -> None:
-        """Hand on what was noted since the last time."""
+    def _pack(self, *more: bytes) -> None:
         notes, self._notes = self._notes, []
         wordless, self._wordless = self._wordless, []
         at = 0
@@ -212,8 +189,10 @@ class InstructionLog:
         if notes and not self._begun:
             self._begun = True
             notes.insert(0, (notes[0][0], WORDS, b"", Told("START", "log", f"process {os.getpid()}"), 0, ""))
-        if notes:
-            self._hand(_packed(notes))
+        self._ended = True  # unless it can be handed on
+        for packed in [_packed(notes), *more] if notes else more:
+            self._hand_on(packed)
+        self._ended = False
 
     # --- in words ----------------------------------------------------------------------------------------------------
 

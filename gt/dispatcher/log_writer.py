@@ -11,7 +11,6 @@ Law 2: if it cannot write it says why, and ends. The server goes on without a lo
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import select
 import signal
@@ -19,15 +18,12 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from itertools import islice
 from typing import NoReturn
 
 from gt.dispatcher.lines import LogLines
 
 BACKLOG_NBYTES = 64 << 20  #: What may wait in the dispatcher, beside what is in the pipe.
 PIPE_NBYTES = 1 << 20
-TOGETHER_NBYTES = 1 << 18
-PIECES = 256  #: Packed notes that are given to it as one.
 NICE = 10  #: Clients and workers come first, where there are too few cores.
 LATE_S = 1.0  #: Lines that are later than this do not give way: on a machine that is busy it may take long to be back.
 LENGTH_NBYTES = 4
@@ -39,9 +35,8 @@ class LogWriter:
 
     def __init__(self, file: int) -> None:
         """Start it, for a file that is open for writing."""
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[memoryview] = deque()
         self._nbytes = 0
-        self._until_nbytes = TOGETHER_NBYTES  #: What waits until it is given some of it, unless it is asked for.
         self._ended = False
         notes_r, self._notes = os.pipe()
         self._said, said_w = os.pipe()
@@ -59,20 +54,18 @@ class LogWriter:
         os.set_blocking(self._notes, False)
 
     def write(self, packed: bytes) -> None:
-        """More notes. With b"" it is given them now, and what it could not take before. Raises OSError if it cannot
-        write."""
+        """More notes. With b"" it is given them, as many as it takes now. Raises OSError if it cannot write."""
         if packed:
-            self._waiting.append(len(packed).to_bytes(LENGTH_NBYTES, "little") + packed)
+            self._waiting.append(memoryview(len(packed).to_bytes(LENGTH_NBYTES, "little") + packed))
             self._nbytes += LENGTH_NBYTES + len(packed)
-            if self._nbytes < self._until_nbytes:  # it is woken rarely
+            if self._nbytes <= BACKLOG_NBYTES:  # it is woken rarely
                 return
-        elif any(what & select.POLLERR for _, what in self._room.poll(0)):  # it has ended, and there is nothing to give
+        elif not self._waiting and any(what & select.POLLERR for _, what in self._room.poll(0)):  # it has ended
             raise self._problem()
         try:
             self._give()
             while self._nbytes > BACKLOG_NBYTES:
                 self._wait()
-            self._until_nbytes = self._nbytes + TOGETHER_NBYTES
         except BrokenPipeError:
             self._waiting.clear()
             raise self._problem() from None
@@ -81,14 +74,12 @@ class LogWriter:
         """As much as there is room for in the pipe."""
         with suppress(BlockingIOError):
             while self._waiting:
-                together = b"".join(islice(self._waiting, PIECES))
-                given = os.write(self._notes, together)
+                given = os.write(self._notes, self._waiting[0])
                 self._nbytes -= given
-                while given:
-                    first = self._waiting.popleft()
-                    if given < len(first):
-                        self._waiting.appendleft(first[given:])
-                    given -= min(given, len(first))
+                if given == len(self._waiting[0]):
+                    self._waiting.popleft()
+                else:
+                    self._waiting[0] = self._waiting[0][given:]
 
     def _wait(self) -> None:
         self._room.poll()
@@ -125,7 +116,6 @@ def _run(notes: int, file: int, said: int) -> NoReturn:
                 with suppress(OSError):
                     os.close(fd)
         os.nice(NICE)
-        gc.disable()  # notes form no cycles; and what is the server's would be visited
         _write_all(notes, file)
         status = 0
     except OSError as e:
