@@ -135,6 +135,28 @@ def test_a_writer_that_falls_behind_is_waited_for(tmp_path: Path, monkeypatch: p
     assert f"#{count} 5 us" in last
 
 
+@pytest.mark.parametrize(("late_s", "least", "most"), [(0.0, 250, 1000), (60.0, 0, 0)])
+def test_it_gives_way_unless_it_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_s: float, least: int, most: int
+) -> None:
+    """Others poll and yield their core to it: it must not keep it for long."""
+    yielded: list[int] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yielded.append(1))
+    monkeypatch.setattr(log_writer, "LATE_S", 30.0)
+    packed: list[bytes] = []
+    log = InstructionLog(packed.append, clock=lambda: time.time() - late_s)
+    for i in range(1000):
+        log(MessageCame(b"p", CallDone(1, i, 5)))
+    log.flush()
+    with open(tmp_path / "notes", "w+b") as notes, open(tmp_path / "log", "w+b") as file:
+        for each in filter(None, packed):
+            notes.write(len(each).to_bytes(log_writer.LENGTH_NBYTES, "little") + each)
+        notes.seek(0)
+        log_writer._write_all(notes.fileno(), file.fileno())
+    assert len((tmp_path / "log").read_text().splitlines()) == 1001
+    assert least <= len(yielded) <= most
+
+
 def test_why_it_cannot_write() -> None:
     with start(Path("/dev/full")) as writer:
         log = InstructionLog(writer.write)
