@@ -190,9 +190,7 @@ def grow(tree: Tree, p: Pending, key: tuple[Any, ...], operands: Sequence[Any], 
             refs.append(part[0])
             known.append(part[1])
             n_inputs += 1
-    uses = tuple(known)
-    found = _inferred.get(uses)
-    node_operands, specs = _infer(kind, uses) if found is None else found
+    node_operands, specs = inferred(kind, tuple(known))
     where, called = users_call() if place is None else place
     node = parent.kids[key] = Node(
         parent,
@@ -213,7 +211,12 @@ def grow(tree: Tree, p: Pending, key: tuple[Any, ...], operands: Sequence[Any], 
     return node
 
 
-def _infer(kind: Kind, uses: tuple[Any, ...]) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
+def inferred(kind: Kind, uses: tuple[Any, ...]) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
+    """The specs of the operands and of the results of an op; or raise the user's error. `uses`: its kind, and the specs
+    of the operands."""
+    found = _inferred.get(uses)
+    if found is not None:
+        return found
     operands = uses[1:]
     try:
         specs = as_tuple(kind.op.infer(*operands, **kind.attrs))
