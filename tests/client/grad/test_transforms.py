@@ -100,14 +100,3 @@ def test_batch_norms_without_statistics() -> None:
     model = gt.func.replace_all_batch_norm_modules_(gt.nn.Sequential(gt.nn.BatchNorm1d(3)))
     assert set(model.state_dict()) == {"0.weight", "0.bias"}
     np.testing.assert_allclose(model.eval()(gt.tensor(X).float()).detach().numpy().mean(0), 0, atol=1e-6)
-
-
-def test_functional_call_uses_the_given_tensors() -> None:
-    model = gt.nn.Linear(3, 1)
-    other = {"weight": gt.ones(1, 3), "bias": gt.zeros(1)}
-    before = model.weight.detach().numpy()
-    out = gt.func.functional_call(model, other, (gt.ones(2, 3),))
-    np.testing.assert_array_equal(out.detach().numpy(), np.full((2, 1), 3.0))
-    np.testing.assert_array_equal(model.weight.detach().numpy(), before)
-    grads = gt.func.grad(lambda p: gt.func.functional_call(model, p, (gt.ones(2, 3),)).sum())(other)
-    np.testing.assert_array_equal(grads["weight"].numpy(), np.full((1, 3), 2.0))
