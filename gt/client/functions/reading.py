@@ -69,11 +69,11 @@ def _computed(rec: Recorder, v: Value, index: bool, fetching: bool = False) -> b
     An `index` becomes part of what is recorded next, and the program goes on as if it had been a Python number. Other
     reads end it: Python will do one thing or another."""
     p = rec.pending
-    steps = hosted.steps_to(p, v) if v.owner is p else None
+    steps = hosted.steps_to(p, v, fetching) if v.owner is p else None
     if steps is None or (steps.missing and not fetching):
         return False
     for missing in steps.missing:
-        keep(missing, rec.session.fetch(missing), whole=True)
+        missing.host = rec.session.fetch(missing)
     if v.owner is not p or rec.pending is not p:
         return False  # the timer has ended it meanwhile
     hosted.compute(p, steps)

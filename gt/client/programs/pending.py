@@ -35,6 +35,7 @@ class Value(msgspec.Struct, eq=False, gc=False):
     replaces: int | None = None  #: The input of its program that it was written over.
     host: Any = None  #: Its data as an array that nobody changes, where the host knows it: see hosted.py.
     copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
+    asked: bool = False  #: Something was read that was made of it; see hosted.py.
     count: int = -1  #: How many of its elements are nonzero, once somebody has asked; see functions/masks.py.
 
 
