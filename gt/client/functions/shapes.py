@@ -381,9 +381,7 @@ def stack(tensors: Sequence[Any], dim: int = 0, **names: Any) -> Tensor:
 def _known(op: str, many: Sequence[Tensor], join: Callable[[Any], Any]) -> Tensor | None:
     """What the host knows, joined here, where that is less to send: many samples of a data set, say. Which of them a
     program has had before would else make another program for each batch."""
-    if len(many) < MANY or (many[0]._v or many[0]._read()).host is None:
-        return None
-    arrays = known_data(many)
+    arrays = known_data(many) if len(many) >= MANY else []
     try:
         return upload(op, join(arrays)) if len({a.dtype for a in arrays}) == 1 else None
     except ValueError:

@@ -90,7 +90,7 @@ def test_samples_that_the_host_knows_are_joined_here(session: Session) -> None:
     rng, memory = np.random.default_rng(3), []
     w, programs = gt.ones(4, 2), []
     for _ in range(12):
-        state = gt.from_numpy(rng.normal(size=(1, 4)))
+        state = gt.from_numpy(rng.normal(size=4)).unsqueeze(0)
         action = (state.float() @ w).argmax(1, keepdim=True)
         memory.append((state, action, gt.tensor([float(action.item())])))
         if len(memory) >= 5:

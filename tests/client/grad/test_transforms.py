@@ -100,3 +100,15 @@ def test_batch_norms_without_statistics() -> None:
     model = gt.func.replace_all_batch_norm_modules_(gt.nn.Sequential(gt.nn.BatchNorm1d(3)))
     assert set(model.state_dict()) == {"0.weight", "0.bias"}
     np.testing.assert_allclose(model.eval()(gt.tensor(X).float()).detach().numpy().mean(0), 0, atol=1e-6)
+
+
+def test_gradients_of_a_batch_of_seeds() -> None:
+    x, other = gt.tensor(X, requires_grad=True), gt.ones(1, requires_grad=True)
+    seeds = gt.from_numpy(np.random.default_rng(2).normal(size=(3, *X.shape)))
+    y = x.sin()
+    dx, none = gt.autograd.grad(y, [x, other], seeds, is_grads_batched=True, allow_unused=True, retain_graph=True)
+    np.testing.assert_allclose(dx.numpy(), np.cos(X) * seeds.numpy(), atol=1e-12)
+    assert none is None
+    gt.autograd.grad(y, x, (seeds,), is_grads_batched=True)
+    with pytest.raises(AutogradError, match="second time"):
+        y.sum().backward()
