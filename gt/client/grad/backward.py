@@ -304,8 +304,8 @@ def grad(
         more = create_graph, only_inputs, allow_unused, False, materialize_grads
         # The graph is needed again, so it is freed, if at all, by the last one.
         keep = [*[True] * (len(rows) - 1), retain_graph]
-        found = [grad(outputs, inputs, row, kept, *more) for row, kept in zip(rows, keep, strict=True)]
-        return tuple([None if ds[0] is None else TABLE["stack"](*ds, dim=0) for ds in zip(*found, strict=True)])
+        each = [grad(outputs, inputs, row, kept, *more) for row, kept in zip(rows, keep, strict=True)]
+        return tuple([None if ds[0] is None else TABLE["stack"](*ds, dim=0) for ds in zip(*each, strict=True)])
     if materialize_grads and allow_unused is False:
         raise ArgumentError("grad: materialize_grads=True needs allow_unused=True or None, got False")
 
