@@ -238,7 +238,7 @@ def _define(state: State, session: Session, define: messages.Define, _: Buffer |
         entry.take_places(define.places)
         session.checking[name] = entry.nbytes
         session.queue_nbytes += entry.nbytes
-        state.out.append(events.CheckProgram(name, define.program))
+        state.out.append(events.CheckProgram(name, define.program, entry.nbytes))
         queues.check_queue(state, session)
         return
     entry.owners.add(session.number)

@@ -21,8 +21,7 @@ from gt.errors import ArgumentError, AutogradError, DTypeError
 from gt.ops import TABLE
 
 __all__ = [
-    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad",
-    "vjp",
+    "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad", "vjp",
 ]  # fmt: skip
 
 
@@ -303,20 +302,3 @@ def jacfwd(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
 def hessian(func: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """A function that returns the second derivatives of func by some of its arguments."""
     return jacrev(jacrev(func, argnums), argnums)
-
-
-def functional_call(module: Any, parameters_and_buffers: dict[str, Any], args: Any, kwargs: Any = None) -> Any:
-    """Call a module with these tensors in place of its parameters and buffers."""
-    swapped: list[tuple[dict[str, Any], str, Any]] = []
-    owners = dict(module.named_modules())
-    try:
-        for name, tensor in parameters_and_buffers.items():
-            path, _, last = name.rpartition(".")
-            store = owners[path]._parameters if last in owners[path]._parameters else owners[path]._buffers
-            swapped.append((store, last, store[last]))
-            store[last] = tensor
-        given = args if isinstance(args, tuple) else (args,)
-        return module(*given, **(kwargs or {}))
-    finally:
-        for store, last, old in reversed(swapped):
-            store[last] = old

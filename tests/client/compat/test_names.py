@@ -259,6 +259,26 @@ def test_batches_are_gt_tensors(source: str, loader: str) -> None:
     assert len({i for _, y in shuffled for i in np.asarray(y).tolist()}) == 9
 
 
+@pytest.mark.parametrize("source", ["torch", "numpy", "gt"])
+@pytest.mark.parametrize("loader", ["torch", "own"])
+def test_a_dataset_around_tensors_and_a_collate_function_see_its_elements(source: str, loader: str) -> None:
+    make = {"torch": torch.from_numpy, "numpy": np.asarray, "gt": gt.from_numpy}[source]
+    data = gt.utils.data if loader == "torch" else loading
+
+    class Doubled(loading.TensorDataset):
+        def __getitem__(self, index: Any) -> Any:
+            x, y = super().__getitem__(index)
+            return x * 2, y
+
+    arrays = make(DATA), make(np.arange(10))
+    dataset, part = loading.TensorDataset(*arrays), data.Subset(loading.TensorDataset(*arrays), range(5, 10))
+    for each, wanted in ((part, DATA[5:]), (Doubled(*arrays), 2 * DATA)):
+        found = [np.asarray(x).tolist() for x, _ in data.DataLoader(each, batch_size=4)]
+        assert [row for batch in found for row in batch] == wanted.tolist()
+    loads = data.DataLoader(dataset, batch_size=4, collate_fn=lambda batch: [len(batch), *(int(y) for _, y in batch)])
+    assert list(loads) == [[4, 0, 1, 2, 3], [4, 4, 5, 6, 7], [2, 8, 9]]
+
+
 def test_torchs_loader_with_a_dataset_of_ones_own() -> None:
     class Squares(gt.utils.data.Dataset):  # type: ignore[name-defined, misc]
         def __len__(self) -> int:

@@ -142,12 +142,13 @@ def test_batch_norms_without_statistics() -> None:
     np.testing.assert_allclose(model.eval()(gt.tensor(X).float()).detach().numpy().mean(0), 0, atol=1e-6)
 
 
-def test_functional_call_uses_the_given_tensors() -> None:
-    model = gt.nn.Linear(3, 1)
-    other = {"weight": gt.ones(1, 3), "bias": gt.zeros(1)}
-    before = model.weight.detach().numpy()
-    out = gt.func.functional_call(model, other, (gt.ones(2, 3),))
-    np.testing.assert_array_equal(out.detach().numpy(), np.full((2, 1), 3.0))
-    np.testing.assert_array_equal(model.weight.detach().numpy(), before)
-    grads = gt.func.grad(lambda p: gt.func.functional_call(model, p, (gt.ones(2, 3),)).sum())(other)
-    np.testing.assert_array_equal(grads["weight"].numpy(), np.full((1, 3), 2.0))
+def test_gradients_of_a_batch_of_seeds() -> None:
+    x, other = gt.tensor(X, requires_grad=True), gt.ones(1, requires_grad=True)
+    seeds = gt.from_numpy(np.random.default_rng(2).normal(size=(3, *X.shape)))
+    y = x.sin()
+    dx, none = gt.autograd.grad(y, [x, other], seeds, is_grads_batched=True, allow_unused=True, retain_graph=True)
+    np.testing.assert_allclose(dx.numpy(), np.cos(X) * seeds.numpy(), atol=1e-12)
+    assert none is None
+    gt.autograd.grad(y, x, (seeds,), is_grads_batched=True)
+    with pytest.raises(AutogradError, match="second time"):
+        y.sum().backward()
