@@ -322,8 +322,9 @@ def _gamma(alpha: Any, generator: Any = None) -> Any:
 
 
 def _dirichlet(alpha: Any, generator: Any = None) -> Any:
-    x = _gamma(alpha)
-    return x / x.sum(-1, keepdim=True)
+    from gt.distributions.continuous import dirichlet
+
+    return dirichlet(alpha)
 
 
 # Lengths and batch sizes of packed sequences are tensors of the host, as in torch: they decide what is recorded.

@@ -1,4 +1,4 @@
-"""The names of torch.autograd.gradcheck. The file and its function have one name, in torch too: so it can be called."""
+"""The names of torch.autograd.gradcheck. A function has the same name as this file, so the file can be called."""
 
 import sys
 from types import ModuleType

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from gt.client.grad.backward import whole
+from gt.client.record.recorder import recorder
 from gt.client.tensor import GradNode as Node
 from gt.errors import ArgumentError
 
@@ -37,27 +39,31 @@ class _Handles:
 
 
 def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., Any], *, mode: str = "all") -> _Handles:
-    """Call `fn(gradients)` when all of these tensors have got theirs, or `fn(gradient)` for the first of them with
-    mode="any"."""
+    """Call `fn(gradients)` in each backward, when those of these tensors that it comes to have got their gradients
+    (None for the others), or `fn(gradient)` for the first of them with mode="any"."""
     if mode not in ("all", "any"):
         raise ArgumentError(f"register_multi_grad_hook: mode must be 'all' or 'any', got {mode!r}")
-    tensors, found, lock = list(tensors), [None] * len(list(tensors)), threading.Lock()
-    came: list[int] = []
+    tensors, lock = list(tensors), threading.Lock()
+    # Of the latest backward: what it has yet to come to, the gradients so far, and whose are missing.
+    now: list[Any] = []
+    found: list[Any] = []
+    missing: set[int] = set()
 
     def hook(i: int) -> Callable[[Any], None]:
         def arrived(g: Any) -> None:
+            nonlocal now, found, missing
             with lock:
-                found[i] = g
-                came.append(i)
-                first, last = len(came) == 1, len(came) == len(tensors)
-                grads = list(found)
-                if last:
-                    found[:] = [None] * len(tensors)
-                    came.clear()
-            if mode == "any":
+                first = now is not recorder().ahead
                 if first:
-                    fn(g)
-            elif last:
+                    now = recorder().ahead
+                    nodes = {whole(tensors[i]._fn), *now}
+                    found, missing = [None] * len(tensors), {k for k, t in enumerate(tensors) if whole(t._fn) in nodes}
+                found[i] = g
+                missing.discard(i)
+                grads, found = (found, []) if not missing else (None, found)
+            if mode == "any" and first:
+                fn(g)
+            elif mode == "all" and grads is not None:
                 fn(grads)
 
         return arrived

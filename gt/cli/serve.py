@@ -52,7 +52,7 @@ def parser(prog: str, settings: config.Config) -> Parser:
     p.add_argument("--keys", action="store_true", help="let nobody join without a key, on this machine either")
     p.add_argument("--token", default=settings.token, help="secret needed to join; better set GT_TOKEN (default: none)")
     p.add_argument(
-        "--lease", type=_lease, default=settings.lease_s, metavar="SECONDS",
+        "--lease", type=seconds, default=settings.lease_s, metavar="SECONDS",
         help="how long what a named session keeps stays without a client (default: %(default)g)",
     )  # fmt: skip
     p.add_argument("--parent", type=int, metavar="PID", help="exit when this process, the parent, has ended")
@@ -62,11 +62,12 @@ def parser(prog: str, settings: config.Config) -> Parser:
     return p
 
 
-def _lease(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
+def seconds(text: str) -> float:
+    """A time that is not negative."""
+    found = float(text)
+    if not 0 <= found < float("inf"):
         raise argparse.ArgumentTypeError(f"expected seconds >= 0, got {text}")
-    return seconds
+    return found
 
 
 def main(argv: list[str] | None = None, prog: str = "gt serve") -> int:

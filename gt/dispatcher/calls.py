@@ -158,7 +158,7 @@ def send(state: State, session: Session, beside: bool = False) -> bool:
             session.call_mark = outputs + len(entry.outputs) - 1
         if session.split and (session.pins or entry.pinned):
             _carry_pins(session, entry, sent)
-        session.seq = seq
+        session.seq, session.acked = seq, call.acked
         session.sent[seq] = sent
     workers = state.workers
     for number, local in locals_.items():

@@ -118,10 +118,11 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class CheckProgram(msgspec.Struct, frozen=True):
-    """Please check this program outside the event loop and come back with ProgramChecked."""
+    """Please check this program, outside the event loop if it is large, and come back with ProgramChecked."""
 
     program: bytes
     text: Program
+    nbytes: int  #: of the text
 
 
 class MakePlan(msgspec.Struct, frozen=True):
@@ -163,7 +164,7 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What became of a session with a name; for the log."""
+    """What became of a session: of its name, of the worker that it is on; for the log."""
 
     session: int
     text: str

@@ -52,6 +52,7 @@ def check_state(state: State) -> None:
     assert state.held_nbytes == held <= HELD_NBYTES
     _check_programs(state)
     _check_shelves(state)
+    _check_relocation(state)
     for question in state.questions.values():
         assert question.waiting, "a question that no worker has to answer"
         assert not question.session.closed
@@ -75,7 +76,10 @@ def _check_worker(state: State, worker: Worker) -> None:
     assert worker.away == sum(sum(m.away.values()) for m in moved)
     assert worker.leaving == sum(sum(m.leaving.values()) for m in moved)
     grants = [s.grant.get(worker.number, 0) for s in worker.sessions.values() if s.grant is not None]
-    assert worker.reserved == sum(grants)
+    moving = state.relocation
+    assert worker.reserved == sum(grants) + (
+        sum(moving.copies.values()) if moving is not None and moving.there is worker else 0
+    )
     assert not worker.memory or worker.on_device <= worker.memory
     for session in worker.sessions.values():
         assert session.workers[worker.number] is worker
@@ -228,7 +232,23 @@ def _check_wait(state: State, s: Session) -> None:
             named = [*unpack_ids(item.inputs), *unpack_ids(item.frees)]
         uploading = any(i in s.uploads and not s.uploads[i].sink for i in named)
         to_move = s.switch is not None and s.switch.stage is Stage.READY and s.sent  # calls before it end first
-        assert uploading or s.moving or to_move, f"{item} waits for nothing"
+        held = state.relocation is not None and state.relocation.holds(s)
+        assert uploading or s.moving or to_move or held, f"{item} waits for nothing"
+
+
+def _check_relocation(state: State) -> None:
+    """A session that moves is on its old worker alone."""
+    moving = state.relocation
+    if moving is None:
+        return
+    s, here, there = moving.session, moving.here, moving.there
+    assert state.sessions[s.number] is s
+    assert list(s.workers.values()) == [here]
+    assert state.workers[there.number] is there
+    assert there.usable
+    assert s.number not in there.sessions
+    assert all(c.id in moving.copies and c.unacked >= 0 for c in moving.crossing.values())
+    assert s.head is None or moving.held_s is None
 
 
 def _check_shelves(state: State) -> None:

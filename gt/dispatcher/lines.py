@@ -20,7 +20,7 @@ Law 1: a message is one line, whatever a client wrote into its name; tokens and 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -30,6 +30,7 @@ from gt.transport.messages import unpack_ids
 
 SEEN = 1 << 16  #: Programs that are remembered.
 SIZES = 1 << 12  #: Sizes whose text is remembered.
+PACE = 2  #: Lines that are made without a pause.
 IDS = 50  #: Ids, or ranges of ids, in one list.
 
 #: What a note is: a message that came or was sent, words of any kind, or the end of a connection.
@@ -55,7 +56,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A line in words: of something that is no message, or of a message that is much longer than what is said of it."""
+    """A line whose text is known already: of something that is no message, or of a message that is much longer."""
 
     way: str  #: "": of a message
     what: str
@@ -73,9 +74,10 @@ _read = msgspec.msgpack.Decoder(messages.Message | Told).decode
 
 
 class LogLines:
-    """The lines of one log."""
+    """The lines of one log. `pause` is called every PACE lines, with the time of the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[float], object] | None = None) -> None:
+        self._pause = pause
         self._start_s = 0.0
         self._number = 0
         self._second, self._clock_text = -1, ""  #: The time of day, which is formatted once a second.
@@ -90,7 +92,9 @@ class LogLines:
 
     def text(self, packed: bytes) -> str:
         """The lines of these notes, each with its end."""
-        for now_s, way, peer, raw, nbytes, shapes in _unpack(packed):
+        for n, (now_s, way, peer, raw, nbytes, shapes) in enumerate(_unpack(packed)):
+            if self._pause is not None and not n % PACE:
+                self._pause(now_s)
             if way == LOST or way == CLOSED:
                 self._gone(now_s, way == LOST, peer)
                 continue

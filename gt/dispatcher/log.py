@@ -1,9 +1,9 @@
 """The instruction log, as the dispatcher's loop sees it: a note of everything that passes, and no more.
 
 A line of text takes several microseconds, which is too long for the loop: clients wait for it. So the loop notes what
-came and what was sent (`__call__`), and ten times a second packs its notes and hands them on (`flush`) to a process
-that makes the lines and writes them (log_writer.py, lines.py). What only the dispatcher knows is put into words here:
-the text of a new program, layouts, plans.
+came and what was sent (`__call__`) and packs its notes, a few at a time, for a process that makes the lines and writes
+them (log_writer.py, lines.py). Ten times a second that process is given what was packed (`flush`). What only the
+dispatcher knows is put into words here: the text of a new program, layouts, plans.
 
 Law 1: it only reads, and keeps nothing but names and notes. A note never keeps a payload, only its length.
 Law 2: what failed is handed on at once, with all that was noted before.
@@ -48,7 +48,7 @@ RESULTS = 1000  #: Results of one instruction that are shown.
 SHORT = 8  #: Instructions of a program whose ops are named on every line.
 SPECS = 4  #: Results of a call whose shapes are shown,
 HELD = 16  #: and tensors of a layout.
-WAITING = 1024  #: Notes that may wait to be handed on.
+WAITING = 32  #: Notes that are packed together. Few: while messages are kept, others need memory that is in no cache.
 
 #: Messages that are much longer than what is said of them,
 LONG = frozenset([messages.Define, messages.Spans, messages.Stats, messages.UsePlan])
@@ -79,8 +79,8 @@ class Spread:
 
 
 class InstructionLog:
-    """Give it every event and every action, in order. `flush` hands on what was noted, packed for lines.LogLines; or
-    b"" if that is nothing, so that the receiver can go on with what it was given before."""
+    """Give it every event and every action, in order. It hands on what was noted, packed for lines.LogLines. With b""
+    the receiver is told to go on with what it was given."""
 
     def __init__(
         self, hand_on: Callable[[bytes], object], clock: Callable[[], float] = time.time, held: Held | None = None
@@ -120,8 +120,10 @@ class InstructionLog:
         self._notes.append((now_s, way, what.peer, message, 0 if payload is None else len(payload), shapes))
         if spread is not None:
             self._note(now_s, spread)
-        if len(self._notes) >= WAITING or (type(message) in MAY_FAIL and failed(message)):
+        if type(message) in MAY_FAIL and failed(message):
             self.flush()
+        elif len(self._notes) >= WAITING:
+            self._pack()
 
     def _other(self, now_s: float, what: events.Event | events.Effect) -> None:
         """Something that is no message."""
@@ -169,9 +171,11 @@ class InstructionLog:
         return shapes, Spread(session.number, spread) if spread else None
 
     def flush(self) -> None:
-        """Hand on what was noted since the last time."""
-        if self._ended:
-            return
+        """Hand on what was noted, to be written now."""
+        if not self._ended:
+            self._pack(b"")
+
+    def _pack(self, *more: bytes) -> None:
         notes, self._notes = self._notes, []
         wordless, self._wordless = self._wordless, []
         at = 0
@@ -186,7 +190,8 @@ class InstructionLog:
             self._begun = True
             notes.insert(0, (notes[0][0], WORDS, b"", Told("START", "log", f"process {os.getpid()}"), 0, ""))
         self._ended = True  # unless it can be handed on
-        self._hand_on(_packed(notes))
+        for packed in [_packed(notes), *more] if notes else more:
+            self._hand_on(packed)
         self._ended = False
 
     # --- in words ----------------------------------------------------------------------------------------------------
@@ -214,7 +219,7 @@ class InstructionLog:
         elif isinstance(what, events.Decided):
             told = Told("PLAN", "Decided", clean(f"session {what.session} {self._name(what.program)} {what.text}"))
         elif isinstance(what, events.Noted):
-            told = Told("SESSION", "named", clean(f"session {what.session} {what.text}"))
+            told = Told("SESSION", "noted", clean(f"session {what.session} {what.text}"))
         else:
             raise AssertionError(what)
         return [(now_s, WORDS, peer, told, 0, "")]
@@ -267,8 +272,6 @@ def show_axes(axes: Sequence[tuple[str, int]]) -> str:
 
 
 def _packed(notes: list[Note]) -> bytes:
-    if not notes:
-        return b""
     try:
         return _pack(notes)
     except Exception:  # one of them was made by a client and cannot be encoded

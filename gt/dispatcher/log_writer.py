@@ -1,11 +1,11 @@
 """The process that writes the instruction log: the dispatcher gives it notes (log.py), it makes the lines (lines.py).
 
-It is forked from the server, before that has threads, sockets or files of others: so it is there at once. It ends when
-its pipe does, after it has written what was in there; also when the server is killed.
+It is forked from the server before the server has threads, sockets or files of others: a fork takes no time. It ends
+when its pipe ends, after it has written what was in the pipe; so also when the server is killed.
 
 Law 1: the dispatcher does not wait for it, unless it is BACKLOG_NBYTES behind: nothing is left out of a log, and
        nothing grows without limit.
-Law 2: if it cannot write it says why, and ends. The server goes on without a log.
+Law 2: if it cannot write, it says why and ends. The server goes on without a log.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections import deque
 from contextlib import suppress
 from typing import NoReturn
@@ -24,8 +25,9 @@ from gt.dispatcher.lines import LogLines
 BACKLOG_NBYTES = 64 << 20  #: What may wait in the dispatcher, beside what is in the pipe.
 PIPE_NBYTES = 1 << 20
 NICE = 10  #: Clients and workers come first, where there are too few cores.
+LATE_S = 1.0  #: Lines that are later than this do not give way: on a machine that is busy it may take long to be back.
 LENGTH_NBYTES = 4
-STOPPING = (signal.SIGINT, signal.SIGTERM)  #: What ends the server, and the writer only after it.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  #: What ends the server, and the writer only after it.
 
 
 class LogWriter:
@@ -52,11 +54,13 @@ class LogWriter:
         os.set_blocking(self._notes, False)
 
     def write(self, packed: bytes) -> None:
-        """Give it more notes, and what it could not take before. Raises OSError if it cannot write."""
+        """More notes. With b"" it is given them, as many as it takes now. Raises OSError if it cannot write."""
         if packed:
             self._waiting.append(memoryview(len(packed).to_bytes(LENGTH_NBYTES, "little") + packed))
             self._nbytes += LENGTH_NBYTES + len(packed)
-        elif any(what & select.POLLERR for _, what in self._room.poll(0)):  # it has ended, and there is nothing to give
+            if self._nbytes <= BACKLOG_NBYTES:  # it is woken rarely
+                return
+        elif not self._waiting and any(what & select.POLLERR for _, what in self._room.poll(0)):  # it has ended
             raise self._problem()
         try:
             self._give()
@@ -108,7 +112,7 @@ def _run(notes: int, file: int, said: int) -> NoReturn:
     status = 1
     try:
         for fd in map(int, os.listdir("/proc/self/fd")):
-            if fd > 2 and fd not in (notes, file, said):
+            if fd not in (notes, file, said):  # not even the first three: a pipe may have got their numbers
                 with suppress(OSError):
                     os.close(fd)
         os.nice(NICE)
@@ -124,7 +128,7 @@ def _run(notes: int, file: int, said: int) -> NoReturn:
 
 def _write_all(notes: int, file: int) -> None:
     """Lines of all notes, until the pipe ends."""
-    lines, got = LogLines(), bytearray()
+    lines, got = LogLines(_give_way), bytearray()
     while data := os.read(notes, PIPE_NBYTES):
         got += data
         first = 0
@@ -138,3 +142,10 @@ def _write_all(notes: int, file: int) -> None:
                 text = text[os.write(file, text) :]
             first = end
         del got[:first]
+
+
+def _give_way(noted_s: float) -> None:
+    """Let others have this core, unless these lines are late. Client, dispatcher and worker yield while they poll: to a
+    process that does not yield in its turn they would lose the core for milliseconds, however low its priority is."""
+    if time.time() - noted_s < LATE_S:
+        os.sched_yield()

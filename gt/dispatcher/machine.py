@@ -15,6 +15,7 @@ again: tests, the simulator and the log rely on it.
     uploads.py     tensor bytes to workers    fetches.py     tensor bytes to clients
     meshes.py      where a session runs       limits.py      what a user may use
     memory.py      idle tensors give way      moves.py       tensors move to other layouts
+    relocation.py  sessions move to other workers
     switches.py    changing a session's plan  traces.py      recordings of what all do
     workers.py     coming and going           stats.py       numbers for those who ask
     shelves.py     what is kept by name       named.py       clients that come back to it
@@ -35,6 +36,7 @@ from gt.dispatcher import (
     meshes,
     named,
     queues,
+    relocation,
     shelves,
     stats,
     switches,
@@ -89,6 +91,8 @@ class Machine:
             _settle(state)
         elif state.programs.nbytes > state.programs.limit_nbytes:
             state.forget_programs()
+        while state.relocation is not None and (relocation.look(state) or state.touched or state.news):
+            _settle(state)
         while (state.copies or state.keeping or state.leaving or state.answering) and named.look(state):
             _settle(state)
         out, state.out = state.out, []
@@ -128,6 +132,8 @@ def _settle(state: State) -> None:
 def _time_passed(state: State, now_s: float) -> None:
     state.now_s = max(state.now_s, now_s)
     workers.time_passed(state)
+    if len(state.workers) > 1:
+        relocation.time_passed(state)
     stats.time_passed(state)
     if state.uploading:
         for session in uploads.slowed_acked(state):
@@ -232,7 +238,7 @@ def _define(state: State, session: Session, define: messages.Define, _: Buffer |
         entry.take_places(define.places)
         session.checking[name] = entry.nbytes
         session.queue_nbytes += entry.nbytes
-        state.out.append(events.CheckProgram(name, define.program))
+        state.out.append(events.CheckProgram(name, define.program, entry.nbytes))
         queues.check_queue(state, session)
         return
     entry.owners.add(session.number)
@@ -311,9 +317,23 @@ def _chunk_came(state: State, session: Session, chunk: messages.Chunk, payload: 
 
 
 def _upload_acked(state: State, worker: Worker, ack: messages.ChunkAck, _: Buffer | None) -> None:
+    if state.relocation is not None and relocation.acked(state, worker, ack):
+        return
     session = uploads.upload_acked(state, worker, ack)
     if session is not None:
         queues.advance(state, session)
+
+
+def _fetched(state: State, worker: Worker, chunk: messages.Chunk, payload: Buffer | None) -> None:
+    (fetches.fetched if chunk.key >= 0 else relocation.came)(state, worker, chunk, payload)
+
+
+def _fetch_failed(state: State, worker: Worker, said: messages.FetchFailed, _: Buffer | None) -> None:
+    (fetches.fetch_failed if said.request >= 0 else relocation.failed)(state, worker, said)
+
+
+def _copied(state: State, worker: Worker, answer: messages.Copied, _: Buffer | None) -> None:
+    (shelves.copied if answer.request in state.copies else relocation.answered)(state, worker, answer)
 
 
 def _goodbye(state: State, session: Session, _: messages.Goodbye, __: Buffer | None) -> None:
@@ -347,11 +367,11 @@ CLIENT_RULES: dict[type, ClientRule] = {
 WORKER_RULES: dict[type, WorkerRule] = {
     messages.CallDone: _answered,
     messages.CallFailed: _answered,
-    messages.Chunk: fetches.fetched,
+    messages.Chunk: _fetched,
     messages.ChunkAck: _upload_acked,
     messages.Shared: uploads.share_answered,
-    messages.FetchFailed: fetches.fetch_failed,
-    messages.Copied: shelves.copied,
+    messages.FetchFailed: _fetch_failed,
+    messages.Copied: _copied,
     messages.Need: lambda state, worker, m, _: workers.needed(state, worker, m),
     messages.Prepared: switches.prepared,
     messages.Stats: lambda state, worker, m, _: stats.answered(state, worker, m),

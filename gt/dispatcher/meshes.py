@@ -90,6 +90,9 @@ def set_mesh(state: State, session: Session, wish: SetMesh, _: Buffer | None = N
     problem = _problem(session, wish)
     if not problem and session.wish is not None:
         problem = "another mesh is waiting for workers"
+    if not problem and state.relocation is not None and state.relocation.session is session:
+        state.end_relocation("it asks for a mesh")
+        advance(state, session)
     if problem:
         state.send(session.peer, MeshSet(wish.request, (), problem))
     elif not _fulfil(state, session, wish):

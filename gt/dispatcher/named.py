@@ -26,6 +26,7 @@ from gt.transport.messages import Buffer, Drop, Failure, Fetch, GetKept, Kept, T
 
 SHELVES = 64  #: Names of one user.
 LISTED = 1000  #: What is published, in one answer.
+QUESTIONS = 64  #: What a client asks of what is kept before the first is answered.
 LEFT = Failure("LostError", "its client disconnected before the upload was complete")
 
 # --- coming ----------------------------------------------------------------------------------
@@ -60,7 +61,7 @@ def come(state: State, session: Session, name: str) -> None:
         leave(state, old)
     session.shelf, shelf.client = shelf, session
     note(state, shelf, f"is in use by session {session.number}")
-    for number in (*shelf.workers, *shelf.room.workers):
+    for number in (*shelf.workers, *(shelf.room.workers if shelf.room.tensors else ())):
         worker = state.workers.get(number)
         if worker is not None and worker.usable:
             session.workers[number] = worker
@@ -156,6 +157,8 @@ def asked(state: State, session: Session, asked: Take | Drop | GetKept, _: Buffe
     shelf = session.shelf
     if asked.published or shelf is None or not shelf.busy:
         _answer(state, session, asked)
+    elif len(shelf.waiting) >= QUESTIONS:
+        state.cut_off(session, f"too much queued: more than {QUESTIONS} questions about what is kept")
     else:
         shelf.waiting.append(Waiting(session, asked, session.kept + session.keeps))
         state.answering.add(shelf.room.number)
@@ -250,6 +253,8 @@ def _move_in(state: State, session: Session, more: list[Worker]) -> Failure | No
             text = "its workers have not tried to reach each other yet; try again in a few seconds"
     if text:
         return Failure("ArgumentError", f"it is on other workers than this session: {text}")
+    if state.relocation is not None and state.relocation.session is session:
+        state.end_relocation("it gets more workers")
     if not session.workers:
         meshes.settle(state, session, more.pop(0))
     for worker in more:

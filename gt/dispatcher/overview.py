@@ -75,6 +75,9 @@ def _name(state: State, session: Session) -> str:
 
 def waits(state: State, session: Session) -> str:
     """What a session waits for in a queue, and its place there; empty: for nothing."""
+    moving = state.relocation
+    if moving is not None and moving.session is session:
+        return f"moves to worker {moving.there.number}"
     queues = {"memory": state.memory_queue, "a mesh": state.wishes}
     for what, queue in queues.items():
         if session.number in queue:

@@ -146,6 +146,9 @@ def check_queue(state: State, session: Session) -> None:
 
 def fetch_came(state: State, session: Session, fetch: Fetch, _: Buffer | None = None) -> None:
     """A client wants a value. If it exists by now, calls that came before need not be waited for."""
+    if fetch.request < 0:
+        state.reject(session, f"fetch {fetch.request}: the number must be >= 0")
+        return
     if fetch.request in session.fetches or (
         session.queue and any(type(item) is Fetch and item.request == fetch.request for item in session.queue)
     ):
@@ -317,6 +320,8 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         calls.send(state, session)
         session.head = None
         return True
+    if state.relocation is not None and state.relocation.holds(session):
+        return False
     if session.switch is not None and not switches.may_run(state, session, entry, call.acked, inputs):
         return False
     if plan is None or refused is not None:

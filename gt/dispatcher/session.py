@@ -312,6 +312,7 @@ class Session:
     copying: Copying | None = None  #: what the head of its queue, a Keep, waits for
     coming: set[int] = field(default_factory=set)  #: of `tensors`: copies that are not there yet; nobody may name them
     failed: int = 0  #: the last call that has failed
+    acked: int = 0  #: of the last call that was sent: up to which call the client knew of failures
     #: By call, the latest that have failed: the call to blame and why, as the client was told.
     blamed: dict[int, tuple[int, Failure]] = field(default_factory=dict)
     moved: dict[int, Moved] = field(default_factory=dict)  #: by worker; none of them is empty
@@ -320,6 +321,7 @@ class Session:
     used_s: float = -math.inf  #: when it last sent a call,
     used: int = 0  #: and how many calls of all sessions were done by then
     given_s: float = -math.inf  #: when its turn with memory that others want began
+    rests_until_s: float = -math.inf  #: until when it does not move to another worker
     yields_to: int = 0  #: the session that waits for this one's memory; 0: none
 
     user: User | None = None  #: who has joined; None where no keys are needed

@@ -13,17 +13,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gt.dispatcher.events import Disconnect, Effect, Peer, Send
+from gt.dispatcher.events import Disconnect, Effect, Noted, Peer, Send
 from gt.dispatcher.plans import ProgramCache
 from gt.dispatcher.schedule import Lane, unclaim
 from gt.dispatcher.session import AnyTensor, Bereft, Lost, SentCall, Session, Upload, show_nbytes
 from gt.dispatcher.shelf import Copying, Shelf, ShelfKey
 from gt.layout import Layout
 from gt.transport.identity import User
-from gt.transport.messages import Buffer, ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
+from gt.transport.messages import Buffer, Cancel, ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
 
 SESSIONS = 1024
 SESSIONS_OF_USER = 256  #: At least four users can join.
+STAYS_S = 300.0  #: So long after it could not move to another worker a session stays where it is.
 TOLD_S = 2.0  #: So long after a loss was told, work may come that was sent before the client heard of it.
 HELD_NBYTES = 1 << 30  #: Chunks of all sessions kept here while there is no worker.
 
@@ -96,6 +97,38 @@ class Worker:
 
 
 @dataclass(slots=True, eq=False)
+class Crossing:
+    """A tensor on its way from one worker to another."""
+
+    id: int
+    received: int = 0  #: bytes that have come from the one
+    total: int = -1  #: bytes of all of it; -1: none has come
+    unacked: int = 0  #: chunks that the other has not acknowledged
+
+
+@dataclass(slots=True, eq=False)
+class Relocation:
+    """A session that moves to another worker; see relocation.py."""
+
+    session: Session
+    here: Worker
+    there: Worker
+    since_s: float
+    left: list[int]  #: tensors that are to be copied next
+    crossing: dict[int, Crossing] = field(default_factory=dict)  #: by request at the worker that has them
+    #: By id, what was copied or is being copied: bytes that are reserved for it; 0: it stays outside of the device.
+    copies: dict[int, int] = field(default_factory=dict)
+    held_s: float | None = None  #: since when the session's calls wait; None: they do not
+    question: int = 0  #: asked of the new worker: whether it has all of them; 0: not yet
+    sure: bool = False  #: it has
+    problem: str = ""  #: why it cannot be
+
+    def holds(self, session: Session) -> bool:
+        """Whether calls of a session wait for this."""
+        return session is self.session and self.held_s is not None
+
+
+@dataclass(slots=True, eq=False)
 class Uploading:
     """How much a user may upload now; see limits.py."""
 
@@ -138,8 +171,8 @@ class State:
     __slots__ = (
         "answering", "calls", "copies", "held_nbytes", "homeless", "join", "keeping", "last_copy",
         "last_question", "last_session", "last_worker", "leaving", "links", "memory_queue", "met", "news",
-        "noted_s", "now_s", "out", "peers", "programs", "questions", "secret", "sessions", "settings", "shelves",
-        "token", "touched", "trace", "uploading", "wishes", "workers",
+        "noted_s", "now_s", "out", "peers", "programs", "questions", "relocation", "secret", "sessions", "settings",
+        "shelves", "token", "touched", "trace", "uploading", "wishes", "workers",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, token: str, join: str, secret: str = "") -> None:
@@ -167,6 +200,7 @@ class State:
         self.leaving: dict[int, Session] = {}  #: sessions with a name whose clients are gone and whose work goes on
         self.answering: set[int] = set()  #: shelves with questions that wait for those; only whether there are
         self.questions: dict[int, Question] = {}
+        self.relocation: Relocation | None = None  #: the one that is under way
         self.trace: RunningTrace | None = None  #: the one that is being recorded; see traces.py
         self.last_session = 0
         self.last_worker = 0
@@ -279,6 +313,20 @@ class State:
                 worker.programs.discard(name)
                 self.send(worker.control, Forget(name))
 
+    # --- moving to another worker --------------------------------------------------------
+
+    def end_relocation(self, why: str) -> None:
+        """The session that moves stays where it is: its copies go. Its calls may have waited; see `queues.advance`."""
+        moving, self.relocation = self.relocation, None
+        assert moving is not None
+        session, there = moving.session, moving.there
+        there.reserved -= sum(moving.copies.values())
+        session.rests_until_s = self.now_s + STAYS_S
+        for request in moving.crossing:
+            self.send(moving.here.control, Cancel(session.number, request))
+        self.send(there.control, CloseSession(session.number))
+        self.out.append(Noted(session.number, f"stays on worker {moving.here.number}: {why}"))
+
     # --- uploads that will never arrive --------------------------------------------------
 
     def lose_upload(self, session: Session, upload: Upload, failure: Failure) -> None:
@@ -346,6 +394,8 @@ class State:
     def close(self, session: Session) -> None:
         """A session ends, however it ends. Nothing of it is left."""
         session.closed = True
+        if self.relocation is not None and self.relocation.session is session:
+            self.end_relocation("it has ended")
         if session.peer is not None:
             del self.peers[session.peer]
         del self.sessions[session.number]

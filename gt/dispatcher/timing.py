@@ -79,7 +79,7 @@ class Times:
 
     @property
     def is_known(self) -> bool:
-        """Whether there were calls enough."""
+        """Whether there were enough calls."""
         return bool(self._windows) or len(self._calls) >= ENOUGH
 
     @property

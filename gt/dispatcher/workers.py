@@ -72,7 +72,11 @@ def lost(state: State, worker: Worker, said: Peer | None = None) -> None:
     worker.control = worker.results = worker.alive = None
     del state.links[worker.link]
     orphans = list(worker.sessions.values())
-    for session in orphans:
+    moving = state.relocation
+    if moving is not None and worker in (moving.here, moving.there):
+        state.end_relocation(f"worker {worker.number} is gone")
+        orphans += [moving.session] if worker is moving.there else []
+    for session in list(worker.sessions.values()):
         _lose(state, session, worker)
     shelves.worker_lost(state, worker)
     del state.workers[worker.number]

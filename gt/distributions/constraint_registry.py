@@ -38,11 +38,10 @@ class ConstraintRegistry:
         return factory
 
     def __call__(self, constraint: Any) -> Transform:
-        kind = self._kind(constraint)
-        for known in (kind, *(type(constraint).__mro__ if kind is type(constraint) else ())):
-            if known in self._factories:
-                return self._factories[known](constraint)
-        raise NotImplementedError(f"no transform to {constraint!r} is registered")
+        found = self._factories.get(self._kind(constraint))
+        if found is None:
+            raise NotImplementedError(f"no transform to {constraint!r} is known; add one with register()")
+        return found(constraint)
 
 
 biject_to, transform_to = ConstraintRegistry(), ConstraintRegistry()
@@ -80,12 +79,12 @@ def _register() -> None:
         def _stack(of: Any, registry: ConstraintRegistry = registry) -> Transform:
             return v.StackTransform([registry(part) for part in of.cseq], of.dim)
 
+        def _independent(of: Any, registry: ConstraintRegistry = registry) -> Transform:
+            return v.IndependentTransform(registry(of.base_constraint), of.reinterpreted_batch_ndims)
+
+        registry.register(c.independent, _independent)
         registry.register(c.cat, _cat)
         registry.register(c.stack, _stack)
-    biject_to.register(
-        c.independent, lambda of: v.IndependentTransform(biject_to(of.base_constraint), of.reinterpreted_batch_ndims)
-    )
-    transform_to.register(c.independent, lambda of: transform_to(of.base_constraint))
     biject_to.register(c.simplex, lambda _: v.StickBreakingTransform())
     transform_to.register(c.simplex, lambda _: v.SoftmaxTransform())
     transform_to.register(c.lower_cholesky, lambda _: v.LowerCholeskyTransform())

@@ -44,11 +44,11 @@ class _Dependent(Constraint):
         return _Dependent(is_discrete=is_discrete, event_dim=event_dim)
 
     def check(self, value: Any) -> Any:
-        raise ValueError("a constraint that depends on parameters cannot be checked without them")
+        raise ValueError("check: this set depends on parameters; use a distribution's, as in Uniform(0, 1).support")
 
 
 class dependent_property(property, _Dependent):
-    """A property that is a set that depends on the parameters; of the class it is `dependent`."""
+    """A property whose value is a set that depends on the parameters. The class itself has it as a `dependent` set."""
 
     def __init__(
         self, fn: Callable[[Any], Any] | None = None, *, is_discrete: bool = False, event_dim: int = 0
@@ -100,7 +100,7 @@ class MixtureSameFamilyConstraint(Constraint):
 
 
 class _Where(Constraint):
-    """Values of which a function is true."""
+    """Values for which a function is true."""
 
     def __init__(self, name: str, holds: Callable[[Any], Any], event_dim: int = 0, is_discrete: bool = False) -> None:
         self._name, self._holds, self.event_dim, self.is_discrete = name, holds, event_dim, is_discrete

@@ -7,6 +7,7 @@ from typing import Any
 
 from gt.client.compat.fallback import torch_op
 from gt.client.functions import elementwise as ew
+from gt.client.functions.casts import finfo
 from gt.client.functions.creation import full_like, zeros_like
 from gt.client.functions.elementwise import where
 from gt.client.functions.randoms import rand, randn
@@ -29,27 +30,56 @@ def uniform(shape: tuple[int, ...], like: Tensor) -> Any:
     return rand(*shape, dtype=like.dtype).clamp(min=least)
 
 
-class _Gamma(Function):
-    """Samples of a gamma distribution with rate 1. Their gradient is -(dF / dalpha) / (dF / dx), where F is the cdf."""
+def by_cdf(self: Any, shape: tuple[int, ...]) -> Any:
+    """Samples of a distribution, by the inverse of its cdf."""
+    return self.icdf(uniform(shape, self.scale))
+
+
+class _LogGamma(Function):
+    """Logarithms of samples x of a gamma distribution with rate 1. dx / dalpha is -(dF / dalpha) / (dF / dx), where F
+    is the cdf."""
 
     @staticmethod
     def forward(ctx: Any, alpha: Any) -> Any:
-        x = _standard_gamma(alpha)
-        ctx.save_for_backward(alpha, x)
-        return x
+        log = _log_standard_gamma(alpha)
+        ctx.save_for_backward(alpha, _positive(log))
+        return log
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return g * torch_op("_standard_gamma_grad", *ctx.saved_tensors)
+        alpha, x = ctx.saved_tensors
+        return g * torch_op("_standard_gamma_grad", alpha, x) / x
+
+
+def _positive(log: Any) -> Any:
+    """exp(log), and never 0."""
+    return log.exp().clamp(min=finfo(log.dtype).tiny)
+
+
+def log_gamma(alpha: Any, shape: tuple[int, ...]) -> Any:
+    """Logarithms of samples of a gamma distribution with rate 1. With a small alpha the samples are too small for a
+    float, and their ratios are made of these."""
+    made: Any = _LogGamma.apply(alpha.expand(shape))
+    return made
 
 
 def gamma(alpha: Any, shape: tuple[int, ...]) -> Any:
     """Samples of a gamma distribution with rate 1."""
-    made: Any = _Gamma.apply(alpha.expand(shape))
-    return made
+    return _positive(log_gamma(alpha, shape))
 
 
-def _standard_gamma(alpha: Any, rounds: int = 8) -> Any:
+def dirichlet(alpha: Any) -> Any:
+    """Samples of a Dirichlet distribution."""
+    return within(log_gamma(alpha, alpha.shape).softmax(-1))
+
+
+def within(probability: Any) -> Any:
+    """Probabilities that are neither 0 nor 1."""
+    limits = finfo(probability.dtype)
+    return probability.clamp(limits.tiny, 1 - limits.eps)
+
+
+def _log_standard_gamma(alpha: Any, rounds: int = 8) -> Any:
     """By the method of Marsaglia and Tsang: a proposal is accepted with a probability of at least 0.95, and of `rounds`
     proposals the first that is accepted counts."""
     shape = alpha.shape
@@ -63,7 +93,7 @@ def _standard_gamma(alpha: Any, rounds: int = 8) -> Any:
         u = uniform(shape, alpha)
         good = (v > 0) & (u.log() < 0.5 * x * x + d - d * v + d * v.clamp(min=1e-30).log())
         found = where(good, d * v, found)
-    return where(small, found * uniform(shape, alpha) ** (1 / alpha), found)
+    return found.log() + where(small, uniform(shape, alpha).log() / alpha, 0.0)
 
 
 class _Located(Distribution):
@@ -124,6 +154,9 @@ class LogNormal(_Located):
     def cdf(self, value: Any) -> Any:
         return self.base_dist.cdf(value.log())
 
+    def icdf(self, value: Any) -> Any:
+        return self.base_dist.icdf(value).exp()
+
     _kl = Normal._kl
 
 
@@ -151,6 +184,9 @@ class _Half(Distribution):
 
     def cdf(self, value: Any) -> Any:
         return 2 * self.base_dist.cdf(value) - 1
+
+    def icdf(self, value: Any) -> Any:
+        return self.base_dist.icdf((value + 1) / 2)
 
 
 class HalfNormal(_Half):
@@ -236,9 +272,7 @@ class Laplace(_Located):
 
     variance = property(lambda self: 2 * self.scale**2)
 
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        u = uniform(shape, self.loc) - 0.5
-        return self.loc - self.scale * u.sign() * (-2 * u.abs()).clamp(min=-1 + 1e-7).log1p()
+    _draw = by_cdf
 
     def log_prob(self, value: Any) -> Any:
         return -(2 * self.scale).log() - (value - self.loc).abs() / self.scale
@@ -249,6 +283,10 @@ class Laplace(_Located):
     def cdf(self, value: Any) -> Any:
         z = value - self.loc
         return 0.5 - 0.5 * z.sign() * (-z.abs() / self.scale).expm1()
+
+    def icdf(self, value: Any) -> Any:
+        z = value - 0.5
+        return self.loc - self.scale * z.sign() * (-2 * z.abs()).log1p()
 
     def _kl(self, q: Any) -> Any:
         ratio, apart = self.scale / q.scale, (self.loc - q.loc).abs()
@@ -261,8 +299,7 @@ class Cauchy(_Located):
     mean = property(lambda self: full_like(self.loc, math.nan))
     variance = property(lambda self: full_like(self.loc, math.inf))
 
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        return self.loc + self.scale * (math.pi * (uniform(shape, self.loc) - 0.5)).tan()
+    _draw = by_cdf
 
     def log_prob(self, value: Any) -> Any:
         return -math.log(math.pi) - self.scale.log() - (((value - self.loc) / self.scale) ** 2).log1p()
@@ -272,6 +309,9 @@ class Cauchy(_Located):
 
     def cdf(self, value: Any) -> Any:
         return ((value - self.loc) / self.scale).atan() / math.pi + 0.5
+
+    def icdf(self, value: Any) -> Any:
+        return self.loc + self.scale * (math.pi * (value - 0.5)).tan()
 
     def _kl(self, q: Any) -> Any:
         return (((self.scale + q.scale) ** 2 + (self.loc - q.loc) ** 2) / (4 * self.scale * q.scale)).log()
@@ -290,8 +330,13 @@ class Gumbel(_Located):
     mean = property(lambda self: self.loc + self.scale * EULER)
     variance = property(lambda self: (math.pi**2 / 6) * self.scale**2)
 
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        return self.loc - self.scale * (-uniform(shape, self.loc).log()).clamp(min=1e-30).log()
+    _draw = by_cdf
+
+    def cdf(self, value: Any) -> Any:
+        return (-((self.loc - value) / self.scale).exp()).exp()
+
+    def icdf(self, value: Any) -> Any:
+        return self.loc - self.scale * (-value.log()).log()
 
     def log_prob(self, value: Any) -> Any:
         z = (self.loc - value) / self.scale
@@ -326,8 +371,13 @@ class Weibull(Distribution):
         k = 1 / self.concentration
         return self.scale**2 * ((1 + 2 * k).lgamma().exp() - (2 * (1 + k).lgamma()).exp())
 
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        return self.scale * (-uniform(shape, self.scale).log()) ** (1 / self.concentration)
+    _draw = by_cdf
+
+    def cdf(self, value: Any) -> Any:
+        return -(-((value / self.scale) ** self.concentration)).expm1()
+
+    def icdf(self, value: Any) -> Any:
+        return self.scale * (-(-value).log1p()) ** (1 / self.concentration)
 
     def log_prob(self, value: Any) -> Any:
         k, z = self.concentration, value / self.scale
@@ -358,8 +408,13 @@ class Pareto(Distribution):
         a = self.alpha.clamp(min=2)
         return self.scale**2 * a / ((a - 1) ** 2 * (a - 2))
 
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        return self.scale * uniform(shape, self.scale) ** (-1 / self.alpha)
+    _draw = by_cdf
+
+    def cdf(self, value: Any) -> Any:
+        return 1 - (self.scale / value) ** self.alpha
+
+    def icdf(self, value: Any) -> Any:
+        return self.scale * (1 - value) ** (-1 / self.alpha)
 
     def log_prob(self, value: Any) -> Any:
         return self.alpha.log() + self.alpha * self.scale.log() - (self.alpha + 1) * value.log()
@@ -388,6 +443,9 @@ class Gamma(Distribution):
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
         return gamma(self.concentration, shape) / self.rate
+
+    def cdf(self, value: Any) -> Any:
+        return torch_op("special.gammainc", self.concentration, self.rate * value)
 
     def log_prob(self, value: Any) -> Any:
         a, b = self.concentration, self.rate
@@ -435,8 +493,7 @@ class Beta(Distribution):
         return a * b / ((a + b) ** 2 * (a + b + 1))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
-        x, y = gamma(self.concentration1, shape), gamma(self.concentration0, shape)
-        return x / (x + y)
+        return within((log_gamma(self.concentration1, shape) - log_gamma(self.concentration0, shape)).sigmoid())
 
     def _log_normalizer(self) -> Any:
         a, b = self.concentration1, self.concentration0

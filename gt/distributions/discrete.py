@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from gt.client.functions import elementwise as ew
-from gt.client.functions.casts import finfo
 from gt.client.functions.creation import arange, full_like, zeros_like
 from gt.client.functions.randoms import multinomial, poisson, rand
 from gt.distributions.continuous import gamma, uniform
 from gt.distributions.distribution import Distribution, one_of_two, tensors
+from gt.distributions.parameters import probs_to_logits
 from gt.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
 
 __all__ = [
@@ -24,9 +24,7 @@ def _probability(name: str, probs: Any, logits: Any) -> tuple[Any, Any]:
     one_of_two(name, "probs", probs, "logits", logits)
     if probs is not None:
         (probs,) = tensors(probs)
-        least = finfo(probs.dtype).eps  # as in torch: the logits of 0 and 1 stay finite
-        safe = probs.clamp(least, 1 - least)
-        return probs, safe.log() - (-safe).log1p()
+        return probs, probs_to_logits(probs, True)
     (logits,) = tensors(logits)
     return logits.sigmoid(), logits
 
@@ -183,8 +181,7 @@ class Categorical(Distribution):
         if probs is not None:
             (probs,) = tensors(probs)
             self.probs = probs / probs.sum(-1, keepdim=True)
-            least = finfo(self.probs.dtype).eps
-            self.logits = self.probs.clamp(least, 1 - least).log()
+            self.logits = probs_to_logits(self.probs)
         else:
             (logits,) = tensors(logits)
             self.logits = logits - logits.logsumexp(-1, keepdim=True)

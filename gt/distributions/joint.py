@@ -8,7 +8,7 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import eye
 from gt.client.functions.linalg.solving import linalg_cholesky, solve_triangular
 from gt.client.functions.randoms import randn
-from gt.distributions.continuous import LOG_2PI, gamma
+from gt.distributions.continuous import LOG_2PI, dirichlet
 from gt.distributions.distribution import Distribution, tensors
 from gt.distributions.divergence import kl_divergence
 from gt.errors import ArgumentError
@@ -31,9 +31,7 @@ class Dirichlet(Distribution):
     def mode(self) -> Any:
         above = (self.concentration - 1).clamp(min=0.0)
         found = above / above.sum(-1, keepdim=True)
-        corner = eye(self.concentration.shape[-1], dtype=found.dtype)[
-            0
-        ]  # they are all as probable; torch says the first
+        corner = eye(self.concentration.shape[-1], dtype=found.dtype)[0]  # all are as probable; torch says the first
         return ew.where((self.concentration < 1).all(-1, keepdim=True), corner, found)
 
     @property
@@ -42,8 +40,7 @@ class Dirichlet(Distribution):
         return self.concentration * (total - self.concentration) / (total**2 * (total + 1))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
-        x = gamma(self.concentration, shape)
-        return x / x.sum(-1, keepdim=True)
+        return dirichlet(self.concentration.expand(shape))
 
     def log_prob(self, value: Any) -> Any:
         a = self.concentration
@@ -61,6 +58,15 @@ class Dirichlet(Distribution):
         return sizes + ((a - b) * (a.digamma() - a.sum(-1, keepdim=True).digamma())).sum(-1)
 
 
+def cholesky_of(name: str, covariance_matrix: Any, precision_matrix: Any, scale_tril: Any) -> Any:
+    """The Cholesky factor of a covariance, which is given in one of three ways."""
+    if sum(m is not None for m in (covariance_matrix, precision_matrix, scale_tril)) != 1:
+        raise ArgumentError(f"{name}: give exactly one of covariance_matrix, precision_matrix and scale_tril")
+    if scale_tril is not None:
+        return scale_tril
+    return linalg_cholesky(covariance_matrix if precision_matrix is None else precision_matrix.inverse())
+
+
 class MultivariateNormal(Distribution):
     """The normal distribution of vectors."""
 
@@ -70,18 +76,7 @@ class MultivariateNormal(Distribution):
         self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
-        if len(given) != 1:
-            raise ArgumentError(
-                "MultivariateNormal: give exactly one of covariance_matrix, precision_matrix and scale_tril"
-            )
-        if covariance_matrix is not None:
-            lower = linalg_cholesky(covariance_matrix)
-        elif precision_matrix is not None:
-            lower = linalg_cholesky(precision_matrix.inverse())
-        else:
-            lower = scale_tril
-        n = loc.shape[-1]
+        lower, n = cholesky_of("MultivariateNormal", covariance_matrix, precision_matrix, scale_tril), loc.shape[-1]
         batch = (loc[..., 0] + lower[..., 0, 0]).shape
         self.loc, self._lower = loc.expand(*batch, n), lower.expand(*batch, n, n)
         super().__init__(batch, (n,))
@@ -101,8 +96,7 @@ class MultivariateNormal(Distribution):
 
     def log_prob(self, value: Any) -> Any:
         apart = (value - self.loc).unsqueeze(-1)
-        lower = self._lower.expand(*apart.shape[:-2], *self._lower.shape[-2:])
-        z = solve_triangular(lower, apart, upper=False).squeeze(-1)
+        z = solve_triangular(self._lower, apart, upper=False).squeeze(-1)
         return -0.5 * ((z**2).sum(-1) + self.event_shape[0] * LOG_2PI) - self._half_log_det()
 
     def entropy(self) -> Any:
@@ -154,8 +148,10 @@ class Independent(Distribution):
 
     def _kl(self, q: Any) -> Any:
         if self.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
-            # As in torch: there is no formula for it.
-            raise NotImplementedError("kl_divergence: the two must have the same number of event dimensions")
+            raise NotImplementedError(  # as in torch
+                "kl_divergence: expected the same number of event dimensions, got "
+                f"{self.reinterpreted_batch_ndims} and {q.reinterpreted_batch_ndims}"
+            )
         return self._sum(kl_divergence(self.base_dist, q.base_dist))
 
 
@@ -190,6 +186,9 @@ class MixtureSameFamily(Distribution):
     def log_prob(self, value: Any) -> Any:
         each = self.component_distribution.log_prob(value.unsqueeze(-1 - len(self.event_shape)))
         return (each + self.mixture_distribution.logits).logsumexp(-1)
+
+    def cdf(self, value: Any) -> Any:
+        return (self.component_distribution.cdf(value.unsqueeze(-1)) * self.mixture_distribution.probs).sum(-1)
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
         lead = shape[: len(shape) - len(self.batch_shape) - len(self.event_shape)]

@@ -13,8 +13,7 @@ from gt.client.functions.shapes import broadcast_shapes, tril
 from gt.distributions.continuous import LOG_2PI, Beta, gamma
 from gt.distributions.distribution import Distribution, tensors
 from gt.distributions.divergence import register_kl
-from gt.distributions.joint import MultivariateNormal
-from gt.errors import ArgumentError
+from gt.distributions.joint import MultivariateNormal, cholesky_of
 from gt.nn.functional import pad
 
 __all__ = ["LKJCholesky", "LowRankMultivariateNormal", "Wishart"]
@@ -57,8 +56,7 @@ class LowRankMultivariateNormal(Distribution):
         apart = value - self.loc
         scaled = apart / self.cov_diag
         inner = (self.cov_factor.mT @ scaled.unsqueeze(-1)).squeeze(-1).unsqueeze(-1)
-        small = self._small.expand(*inner.shape[:-2], *self._small.shape[-2:])
-        z = solve_triangular(small, inner, upper=False).squeeze(-1)
+        z = solve_triangular(self._small, inner, upper=False).squeeze(-1)
         distance = (apart * scaled).sum(-1) - (z**2).sum(-1)
         return -0.5 * (self.event_shape[0] * LOG_2PI + self._log_det() + distance)
 
@@ -98,13 +96,7 @@ class Wishart(Distribution):
         self, df: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
-        if len(given) != 1:
-            raise ArgumentError("Wishart: give exactly one of covariance_matrix, precision_matrix and scale_tril")
-        if scale_tril is not None:
-            lower = scale_tril
-        else:
-            lower = linalg_cholesky(covariance_matrix if precision_matrix is None else precision_matrix.inverse())
+        lower = cholesky_of("Wishart", covariance_matrix, precision_matrix, scale_tril)
         n = lower.shape[-1]
         (df,) = tensors(df)
         batch = broadcast_shapes(df.shape, lower.shape[:-2])
@@ -143,8 +135,7 @@ class Wishart(Distribution):
 
     def log_prob(self, value: Any) -> Any:
         n, nu = self.event_shape[0], self.df
-        lower = self._lower.expand(*value.shape[:-2], n, n)
-        spread = solve_triangular(lower, linalg_cholesky(value), upper=False)
+        spread = solve_triangular(self._lower, linalg_cholesky(value), upper=False)
         norm = nu * (n / 2 * math.log(2.0) + self._half_log_det()) + _log_gamma(nu / 2, n)
         return (nu - n - 1) / 2 * value.slogdet()[1] - 0.5 * (spread**2).sum((-2, -1)) - norm
 

@@ -20,7 +20,7 @@ lazy_property = functools.cached_property
 
 
 def clamp_probs(probs: Any) -> Any:
-    """Probabilities that are neither 0 nor 1."""
+    """Probabilities that are neither 0 nor 1: then their logits are finite."""
     least = finfo(probs.dtype).eps
     return probs.clamp(least, 1 - least)
 

@@ -13,8 +13,9 @@ from gt.client.functions.randoms import rand
 from gt.distributions.continuous import Normal, uniform
 from gt.distributions.discrete import Categorical, _probability
 from gt.distributions.distribution import Distribution
+from gt.distributions.parameters import clamp_probs
 from gt.distributions.transformed import TransformedDistribution
-from gt.distributions.transforms import ExpTransform, SigmoidTransform
+from gt.distributions.transforms import ExpTransform, SigmoidTransform, Transform
 from gt.distributions.vectors import StickBreakingTransform
 from gt.nn.functional import binary_cross_entropy_with_logits, softplus
 
@@ -47,17 +48,26 @@ class LogitRelaxedBernoulli(Distribution):
         return ew.log(as_tensor(self.temperature, dtype=self.logits.dtype)) + apart - 2 * softplus(apart)
 
 
-class RelaxedBernoulli(TransformedDistribution):
-    """Numbers between 0 and 1 that are close to 0 or 1 at low temperatures."""
+class _Relaxed(TransformedDistribution):
+    """What a transform makes of a distribution with a temperature."""
+
+    _base: type[Distribution]
+    _transform: type[Transform]
 
     def __init__(
         self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
-        super().__init__(LogitRelaxedBernoulli(temperature, probs, logits), SigmoidTransform())
+        super().__init__(self._base(temperature, probs, logits), self._transform())
 
     temperature = property(lambda self: self.base_dist.temperature)
     probs = property(lambda self: self.base_dist.probs)
     logits = property(lambda self: self.base_dist.logits)
+
+
+class RelaxedBernoulli(_Relaxed):
+    """Numbers between 0 and 1 that are close to 0 or 1 at low temperatures."""
+
+    _base, _transform = LogitRelaxedBernoulli, SigmoidTransform
 
 
 class ExpRelaxedCategorical(Distribution):
@@ -71,6 +81,11 @@ class ExpRelaxedCategorical(Distribution):
         self._categorical, self.temperature = Categorical(probs, logits), temperature
         shape = self._categorical.param_shape
         super().__init__(shape[:-1], shape[-1:])
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        made = super().expand(batch_shape, _instance)
+        made.temperature = self.temperature  # there is one
+        return made
 
     probs = property(lambda self: self._categorical.probs)
     logits = property(lambda self: self._categorical.logits)
@@ -88,17 +103,10 @@ class ExpRelaxedCategorical(Distribution):
         return density + math.lgamma(n) + (n - 1) * ew.log(as_tensor(self.temperature, dtype=value.dtype))
 
 
-class RelaxedOneHotCategorical(TransformedDistribution):
+class RelaxedOneHotCategorical(_Relaxed):
     """Vectors of probabilities that are close to a single 1 at low temperatures: the Gumbel-softmax distribution."""
 
-    def __init__(
-        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
-    ) -> None:
-        super().__init__(ExpRelaxedCategorical(temperature, probs, logits), ExpTransform())
-
-    temperature = property(lambda self: self.base_dist.temperature)
-    probs = property(lambda self: self.base_dist.probs)
-    logits = property(lambda self: self.base_dist.logits)
+    _base, _transform = ExpRelaxedCategorical, ExpTransform
 
 
 class LogisticNormal(TransformedDistribution):
@@ -122,9 +130,8 @@ class ContinuousBernoulli(Distribution):
         self, probs: Any = None, logits: Any = None, lims: tuple[float, float] = (0.499, 0.501),
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        self.probs, self.logits = _probability("ContinuousBernoulli", probs, logits)
-        least = finfo(self.probs.dtype).eps
-        self.probs = self.probs.clamp(least, 1 - least)
+        probs, self.logits = _probability("ContinuousBernoulli", probs, logits)
+        self.probs = clamp_probs(probs)
         self._lims = lims
         super().__init__(self.probs.shape)
 

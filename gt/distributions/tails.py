@@ -8,9 +8,8 @@ from typing import Any
 from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import full_like, ones_like
 from gt.client.functions.elementwise import where
-from gt.client.functions.randoms import rand
 from gt.distributions import constraints
-from gt.distributions.continuous import EULER, Gamma, Uniform, gamma, uniform
+from gt.distributions.continuous import EULER, Gamma, Uniform, by_cdf, gamma, uniform
 from gt.distributions.distribution import Distribution, tensors
 from gt.distributions.transformed import TransformedDistribution
 from gt.distributions.transforms import AffineTransform, PowerTransform
@@ -42,9 +41,6 @@ class InverseGamma(TransformedDistribution):
     def entropy(self) -> Any:
         a = self.concentration
         return a + self.rate.log() + a.lgamma() - (1 + a) * a.digamma()
-
-    def _kl(self, q: Any) -> Any:
-        return self.base_dist._kl(q.base_dist)  # it is the same for a function of both numbers
 
 
 class FisherSnedecor(Distribution):
@@ -141,8 +137,7 @@ class GeneralizedPareto(Distribution):
     def entropy(self) -> Any:
         return self.scale.log() + self.concentration + 1
 
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        return self.icdf(rand(*shape, dtype=self.loc.dtype))
+    _draw = by_cdf
 
 
 class Kumaraswamy(TransformedDistribution):

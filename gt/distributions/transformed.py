@@ -8,6 +8,7 @@ from typing import Any
 
 from gt.distributions import constraints
 from gt.distributions.distribution import Distribution
+from gt.distributions.divergence import kl_divergence
 from gt.distributions.joint import Independent
 from gt.distributions.transforms import ComposeTransform, Transform, summed
 
@@ -80,6 +81,16 @@ class TransformedDistribution(Distribution):
         """A probability of at most x as one of at most t(x), and back: a decreasing t swaps both ends."""
         sign = math.prod(t.sign for t in self.transforms)
         return sign * (probability - 0.5) + 0.5
+
+    def _kl(self, q: Any) -> Any:
+        """That of the numbers before the transforms, if these are the same."""
+        if self.transforms != q.transforms or self.event_shape != q.event_shape:
+            raise NotImplementedError(
+                "kl_divergence: expected the same transforms and event shape, got "
+                f"{self.transforms}, {tuple(self.event_shape)} and {q.transforms}, {tuple(q.event_shape)}"
+            )
+        more = len(self.event_shape) - len(self.base_dist.event_shape)
+        return summed(kl_divergence(self.base_dist, q.base_dist), more)
 
     def cdf(self, value: Any) -> Any:
         for t in reversed(self.transforms):

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client.functions import elementwise as ew
+from gt.client.functions.creation import zeros_like
 from gt.client.functions.shapes import broadcast_shapes
 from gt.distributions import constraints
+from gt.distributions.continuous import within
 from gt.nn import functional as F
 
 __all__ = [
@@ -70,11 +72,11 @@ class Transform:
         return made
 
     def forward_shape(self, shape: Any) -> Any:
-        """The shape of what it makes of an argument of this shape."""
+        """The shape of the result for an argument of this shape."""
         return shape
 
     def inverse_shape(self, shape: Any) -> Any:
-        """The shape of what it makes a result of this shape of."""
+        """The shape of the argument for a result of this shape."""
         return shape
 
     def _call(self, x: Any) -> Any:
@@ -203,7 +205,7 @@ class ComposeTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
         if not self.parts:
-            return ew.mul(x, 0)
+            return zeros_like(x)
         total: Any = 0.0
         dims = self.domain.event_dim
         for part in self.parts:
@@ -271,9 +273,10 @@ class SigmoidTransform(Transform):
     bijective = True
 
     def _call(self, x: Any) -> Any:
-        return x.sigmoid()
+        return within(x.sigmoid())
 
     def _inverse(self, y: Any) -> Any:
+        y = within(y)
         return y.log() - (-y).log1p()
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
@@ -313,7 +316,7 @@ class TanhTransform(Transform):
 
 
 class AbsTransform(Transform):
-    """|x|, which has no inverse: it gives the positive one of two."""
+    """|x|. It is not bijective: the inverse returns the positive one of two values."""
 
     codomain = constraints.positive
 
@@ -375,7 +378,7 @@ class AffineTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
         size = self.scale.abs().log() if hasattr(self.scale, "shape") else math.log(abs(self.scale))
-        return summed(ew.mul(x, 0) + size, self.event_dim)
+        return summed(zeros_like(x) + size, self.event_dim)
 
 
 def _sign(number: float) -> int:

@@ -11,6 +11,7 @@ from gt.client.functions.creation import arange, zeros
 from gt.client.functions.linalg.solving import linalg_cholesky
 from gt.client.functions.shapes import cat, stack, tril
 from gt.distributions import constraints
+from gt.distributions.continuous import within
 from gt.distributions.transforms import Transform, summed
 from gt.nn.functional import logsigmoid, pad, softplus
 
@@ -21,7 +22,7 @@ __all__ = [
 
 
 class IndependentTransform(Transform):
-    """The last dimensions of what a transform takes and gives are one event."""
+    """A transform of events: the last dimensions of its arguments and results are one event."""
 
     def __init__(self, base_transform: Transform, reinterpreted_batch_ndims: int, cache_size: int = 0) -> None:
         super().__init__(cache_size)
@@ -122,8 +123,7 @@ class StickBreakingTransform(Transform):
         return arange(x.shape[-1], 0, -1, dtype=x.dtype).log()
 
     def _call(self, x: Any) -> Any:
-        limits = finfo(x.dtype)
-        part = (x - self._left(x)).sigmoid().clamp(limits.tiny, 1 - limits.eps)
+        part = within((x - self._left(x)).sigmoid())
         return pad(part, (0, 1), value=1.0) * pad((1 - part).cumprod(-1), (1, 0), value=1.0)
 
     def _inverse(self, y: Any) -> Any:

@@ -6,6 +6,7 @@ functions in the graph that pass gradients through: one at the module's inputs, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,10 +26,15 @@ Grads = tuple[Any, ...]
 
 @dataclass(slots=True, eq=False)
 class Hook:
-    """A hook, and whether it also takes keyword arguments."""
+    """A hook, whether it also takes keyword arguments, and whether it runs after an error too."""
 
     call: Callable[..., Any]
     with_kwargs: bool = False
+    always: bool = False
+
+    def after(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        """Run it after forward."""
+        return self.call(module, args, kwargs, out) if self.with_kwargs else self.call(module, args, out)
 
 
 class Hooks:
@@ -47,10 +53,10 @@ class Hooks:
 
 
 def add(
-    hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False
+    hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False, always: bool = False
 ) -> RemovableHandle:
     """Add a hook as the last, or as the first; `remove()` of the returned handle removes it."""
-    return RemovableHandle(hooks, Hook(call, with_kwargs), prepend)
+    return RemovableHandle(hooks, Hook(call, with_kwargs, always), prepend)
 
 
 class Hookable:
@@ -73,8 +79,9 @@ class Hookable:
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> RemovableHandle:
-        """Call `hook(module, args, output)` after forward; it may return a new output."""
-        return add(self._hooked().forward, hook, with_kwargs, prepend)
+        """Call `hook(module, args, output)` after forward; it may return a new output. With `always_call` it is called
+        after an error too; if forward raised it, the output is None."""
+        return add(self._hooked().forward, hook, with_kwargs, prepend, always_call)
 
     def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_output)` with the gradients of the outputs; it may return new ones."""
@@ -118,9 +125,9 @@ EVERY = Hooks()
 _RUN = ("forward_pre", "forward", "backward_pre", "backward")
 
 
-def _of_every(kind: str, hook: Callable[..., Any], with_kwargs: bool = False) -> RemovableHandle:
+def _of_every(kind: str, hook: Callable[..., Any], with_kwargs: bool = False, always: bool = False) -> RemovableHandle:
     Hookable._hooks = EVERY
-    return add(getattr(EVERY, kind), hook, with_kwargs)
+    return add(getattr(EVERY, kind), hook, with_kwargs, always=always)
 
 
 def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
@@ -132,7 +139,7 @@ def register_module_forward_hook(
     hook: Callable[..., Any], *, with_kwargs: bool = False, always_call: bool = False
 ) -> RemovableHandle:
     """Call `hook(module, args, output)` after forward of every module; it may return a new output."""
-    return _of_every("forward", hook, with_kwargs)
+    return _of_every("forward", hook, with_kwargs, always_call)
 
 
 def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
@@ -161,6 +168,23 @@ def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, 
     """Call forward() and all hooks."""
     if hooks is not EVERY and Hookable._hooks is EVERY:
         hooks = _with_those_of_every(hooks)
+    left, out = [*hooks.forward], [None]
+    try:
+        return _call(module, hooks, left, out, args, kwargs)
+    except Exception:
+        for hook in left:
+            if hook.always:
+                try:
+                    hook.after(module, args, kwargs, out[0])
+                except Exception as e:  # as in torch
+                    warnings.warn(f"a forward hook raised an error after another one: {e}", stacklevel=2)
+        raise
+
+
+def _call(
+    module: Module, hooks: Hooks, left: list[Hook], out: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call forward() and all hooks. `left`: forward hooks that have not been run; `out`: what forward has returned."""
     for hook in list(hooks.forward_pre):
         if hook.with_kwargs:
             made = hook.call(module, args, kwargs)
@@ -180,12 +204,12 @@ def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, 
     with ExitStack() as inside:
         for enter in hooks.around:
             inside.enter_context(enter(module))
-        out = module.forward(*args, **kwargs)
-    for hook in list(hooks.forward):
-        made = hook.call(module, args, kwargs, out) if hook.with_kwargs else hook.call(module, args, out)
-        if made is not None:
-            out = made
-    return out if passage is None else passage.leave(out)
+        out[0] = module.forward(*args, **kwargs)
+    while left:
+        changed = left.pop(0).after(module, args, kwargs, out[0])
+        if changed is not None:
+            out[0] = changed
+    return out[0] if passage is None else passage.leave(out[0])
 
 
 # --- gradients ---------------------------------------------------------------------------------------

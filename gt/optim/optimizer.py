@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from gt.client.compat.arguments import rebuilt
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.functions import creation
+from gt.client.functions.complexes import view_as_complex, view_as_real
 from gt.client.grad.modes import set_grad
 from gt.client.mesh import sharding
 from gt.client.record.recorder import recorder
@@ -180,7 +181,8 @@ class Optimizer:
         make = sharding.filled_like if recorder().session.meshes.several else creation.full_like
         for name, value in tensors.items():
             if name not in state:
-                state[name] = make(p, value)
+                parted = bool(value) and p.dtype.is_complex  # then real and imaginary parts begin with it
+                state[name] = view_as_complex(make(view_as_real(p), value)).clone() if parted else make(p, value)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, or set them to zero."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from gt.client.functions.complexes import view_as_real
 from gt.client.programs.numbers import SharedNumber
 from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply, record, recorder
@@ -103,6 +104,8 @@ def take_step(
     move: Move | None = None,
 ) -> None:  # fmt: skip
     """Record the op, and write its results to `written`. The move happens before the numbers are read."""
+    if tensors[0].dtype.is_complex:  # as in torch: real and imaginary parts are numbers of their own
+        tensors, written = tuple(map(view_as_real, tensors)), tuple(map(view_as_real, written))
     rec = recorder()
     # Without history, casts and trace the results need not become tensors first.
     bare = not rec.grad and rec.policy is None and rec.trace is None

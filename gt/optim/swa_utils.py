@@ -33,7 +33,7 @@ MultiAvgFn = Callable[[list[Tensor], list[Tensor], Any], None]
 
 def _check_decay(decay: float) -> None:
     if not 0 <= decay <= 1:
-        raise ArgumentError(f"decay must be between 0 and 1, got {decay}")
+        raise ArgumentError(f"EMA: decay must be between 0 and 1, got {decay}")
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> AvgFn:

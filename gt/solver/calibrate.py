@@ -273,7 +273,7 @@ def _measure(
     ops = {name: tuple([(x * busy, us * busy) for x, us in curve]) for name, curve in one.ops.items()}
     made = dataclasses.replace(made, collectives={k: c for k, c in curves.items() if c}, ops=ops, inside=link,
                                between=link, factors=factors)  # fmt: skip
-    blocking = probes.blocking(made)
+    blocking = probes.blocking()
     made = dataclasses.replace(made, blocking=blocking, overlap=1 - blocking)
     return learned(made, rehearse(probes, made, count), one) if effort is FULL and probes.on_cpus else made
 

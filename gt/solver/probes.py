@@ -328,7 +328,7 @@ class Probes:
             return moved, math.nan
         return moved, max(took - count * known.compute_us(0, local, None), 0.0) / emitted
 
-    def blocking(self, known: Hardware) -> float:
+    def blocking(self) -> float:
         """The share of a collective's time by which computation beside it takes longer."""
         axis, p = next(iter(self.axes.items()))
         n, width = min(self.effort.sizes[-1], 1 << 20) // 4, self.effort.width

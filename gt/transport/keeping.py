@@ -68,7 +68,8 @@ class Kept(Struct, frozen=True):
 
 class Copy(Struct, frozen=True):
     """To a worker: session `session` gets copies of these tensors of session `source`, under the ids first, first + 1,
-    ...: of all of them, or of none. The answer is Copied."""
+    ...: of all of them, or of none. The answer is Copied. If `first` is 0, nothing is copied: the answer says whether
+    all of them are there."""
 
     session: int
     request: int

@@ -35,7 +35,7 @@ from gt.transport.keeping import Thing as Thing
 from gt.transport.struct import Failure as Failure
 from gt.transport.struct import Struct as Struct
 
-VERSION = 8
+VERSION = 9
 CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones delay other messages, and do not fit caches.
 MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
 MAX_FRAMES = 512  #: Frames that may be sent as one.

@@ -44,11 +44,20 @@ class TensorDataset(Dataset):
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
         return tuple(t[index] for t in self.tensors)
 
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [t[indices] for t in self.tensors]
+    def __getitems__(self, indices: list[int]) -> Sequence[Any]:
+        if type(self).__getitem__ is not TensorDataset.__getitem__:  # a subclass changes the elements
+            return [self[i] for i in indices]
+        return Rows([t[indices] for t in self.tensors])
 
     def __len__(self) -> int:
         return len(self.tensors[0])
+
+
+class Rows(TensorDataset, Sequence[Any]):
+    """Elements of a TensorDataset: a list of them, of which `collated` takes the tensors as they are."""
+
+    def __init__(self, tensors: list[Any]) -> None:
+        self.tensors = tuple(tensors)
 
 
 class Subset(Dataset):
@@ -80,9 +89,9 @@ def get_worker_info() -> None:
     """None: elements are loaded in this process."""
 
 
-def as_it_is(batch: Any) -> Any:
-    """The batch itself, where a dataset returns whole batches."""
-    return batch
+def collated(batch: Any, collate: Callable[[Any], Any] | None = None) -> Any:
+    """A batch of elements, by this function; of those of a TensorDataset nothing is to be done."""
+    return list(batch.tensors) if isinstance(batch, Rows) else (collate or default_collate)(batch)
 
 
 def default_collate(batch: list[Any]) -> Any:
@@ -109,7 +118,7 @@ class DataLoader:
     ) -> None:  # fmt: skip
         self.dataset, self.batch_size, self.shuffle, self.drop_last = dataset, batch_size, shuffle, drop_last
         self.sampler, self.batch_sampler = sampler, batch_sampler
-        self.collate_fn = collate_fn or (as_it_is if hasattr(dataset, "__getitems__") else default_collate)
+        self.collate_fn = collate_fn or collated
 
     def __len__(self) -> int:
         n, size = len(self.dataset), self.batch_size or 1

@@ -236,6 +236,7 @@ class WorkerCore:
         session = self.sessions.get(number)
         if session is None:
             session = self.sessions[number] = WorkerSession(number)
+            self._groups.reopen(number)
         return session
 
     def _place_fetch(self, fetch: msg.Fetch) -> None:

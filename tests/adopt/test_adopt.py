@@ -272,6 +272,17 @@ def test_gradients_by_a_models_parameters_as_a_function() -> None:
             torch.testing.assert_close(g.torch(), theirs[name])
 
 
+def test_derivatives_of_a_model_may_be_part_of_its_loss() -> None:
+    def gradients(model: Any, x: Any) -> list[Any]:
+        slopes = torch.vmap(torch.func.grad(lambda row: model(row.unsqueeze(0)).square().sum()))(x)
+        (slopes.square().mean() + model(x).sum()).backward()
+        return [p.grad for p in model.parameters()]
+
+    x = torch.randn(5, 4)
+    for right, found in zip(gradients(small(), x), gradients(gt.adopt(small()), gt.adopt(x.clone())), strict=True):
+        torch.testing.assert_close(found.torch(), right)
+
+
 def test_a_tensor_that_a_function_of_torch_func_reads_from_outside() -> None:
     x = gt.adopt(torch.ones(3))
     with pytest.raises(AutogradError, match=r"torch\.func"):

@@ -214,9 +214,12 @@ def test_a_note_keeps_no_payload():
     assert "  1.0  " in LogLines().text(handed_on[0])
 
 
-def test_notes_are_handed_on_before_they_are_many():
+def test_messages_are_not_kept_for_long():
     handed_on = []
     log = InstructionLog(handed_on.append)
     for i in range(10 * WAITING):
         log(MessageCame(b"p", CallDone(0, i)))
     assert len(handed_on) == 10
+    assert all(handed_on)  # the one who writes it is not asked to yet
+    log.flush()
+    assert handed_on[10:] == [b""]

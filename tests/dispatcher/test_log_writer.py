@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -71,10 +73,31 @@ def test_what_was_given_is_written_when_the_server_is_gone(tmp_path: Path) -> No
     log.flush()
     for fd in (writer._notes, writer._said):
         os.close(fd)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):  # as a terminal or a system that shuts down does
+    # As a terminal does, also when it is closed, or a system that shuts down.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
         os.kill(writer.pid, signum)
     os.waitpid(writer.pid, 0)
     assert len(path.read_text().splitlines()) == 2
+
+
+def test_a_server_without_standard_files_ends(tmp_path: Path) -> None:
+    """The pipe gets their numbers: the writer must not hold the end that it waits for."""
+    code = """
+import os, sys
+from pathlib import Path
+from gt.dispatcher.log_writer import LogWriter
+from gt.dispatcher.log import InstructionLog
+from gt.dispatcher.events import MessageCame
+from gt.transport.messages import CallDone
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+os.closerange(0, 3)
+with LogWriter(file) as writer:
+    log = InstructionLog(writer.write)
+    log(MessageCame(b"p", CallDone(1, 1, 5)))
+    log.flush()
+"""
+    assert subprocess.run([sys.executable, "-c", code, tmp_path / "log"], timeout=DEADLINE_S).returncode == 0
+    assert len((tmp_path / "log").read_text().splitlines()) == 2
 
 
 def test_a_writer_that_falls_behind_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +133,28 @@ def test_a_writer_that_falls_behind_is_waited_for(tmp_path: Path, monkeypatch: p
     last = path.read_text().splitlines()[-1]
     assert f"  {count + 1}  RECV" in last
     assert f"#{count} 5 us" in last
+
+
+@pytest.mark.parametrize(("late_s", "least", "most"), [(0.0, 250, 1000), (60.0, 0, 0)])
+def test_it_gives_way_unless_it_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_s: float, least: int, most: int
+) -> None:
+    """Others poll and yield their core to it: it must not keep it for long."""
+    yielded: list[int] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yielded.append(1))
+    monkeypatch.setattr(log_writer, "LATE_S", 30.0)
+    packed: list[bytes] = []
+    log = InstructionLog(packed.append, clock=lambda: time.time() - late_s)
+    for i in range(1000):
+        log(MessageCame(b"p", CallDone(1, i, 5)))
+    log.flush()
+    with open(tmp_path / "notes", "w+b") as notes, open(tmp_path / "log", "w+b") as file:
+        for each in filter(None, packed):
+            notes.write(len(each).to_bytes(log_writer.LENGTH_NBYTES, "little") + each)
+        notes.seek(0)
+        log_writer._write_all(notes.fileno(), file.fileno())
+    assert len((tmp_path / "log").read_text().splitlines()) == 1001
+    assert least <= len(yielded) <= most
 
 
 def test_why_it_cannot_write() -> None:

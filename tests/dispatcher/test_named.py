@@ -8,7 +8,7 @@ import pytest
 from dispatching import PLAIN, STEP, TOKEN, Client, FakeWorker, Hand, Settings, disconnected, sent_to, types
 
 from gt.dispatcher import events as ev
-from gt.dispatcher.named import SHELVES
+from gt.dispatcher.named import QUESTIONS, SHELVES
 from gt.dispatcher.shelves import ITEMS
 from gt.transport import messages as msg
 from gt.transport.identity import CLIENT, User
@@ -179,6 +179,17 @@ def test_what_a_client_asks_and_keeps_has_an_effect_in_order(hand: Hand, worker:
     assert [(m.request, [t.name for t in m.things]) for m in again.hears(out)] == [(1, []), (2, []), (3, ["x"])]
     assert again.answer(copied(out, worker)) == msg.Kept(4)
     assert again.names() == ["x", "z"]
+
+
+def test_a_client_that_asks_without_end_is_cut_off(worker: FakeWorker, named: Named) -> None:
+    x = named.upload(worker)
+    named.call(PLAIN, [x])
+    named.keep("x", x)
+    for _ in range(QUESTIONS):
+        assert not named.hears(named.ask(msg.GetKept))
+    (refused,) = named.hears(named.ask(msg.GetKept))
+    assert isinstance(refused, msg.Refused)
+    assert "more than 64 questions" in refused.text
 
 
 def test_what_a_client_asks_behind_what_it_keeps_waits_for_that_alone(worker: FakeWorker, named: Named) -> None:

@@ -6,9 +6,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from gt.dispatcher import events as ev
+from gt.dispatcher import server as server_module
+from gt.dispatcher.plans import work_off
 from gt.dispatcher.server import Server
 from gt.errors import ServerError
 from gt.program import Program
@@ -46,13 +49,13 @@ class Machine:
         if isinstance(message, WorkerHello):
             return [ev.Send(peer, WorkerWelcome(1, 5))]
         if isinstance(message, Define):
-            return [ev.CheckProgram(b"name", message.program)]
+            return [ev.CheckProgram(b"name", message.program, len(msgspec.msgpack.encode(message.program)))]
         if isinstance(message, Goodbye):
             return [ev.Disconnect(peer)]
         if isinstance(message, Hello) and message.name == "raise":
             raise RuntimeError("a defect")
         if isinstance(message, Hello) and message.name == "unencodable":
-            return [ev.Send(peer, Stats(1, {"x": object()})), ev.CheckProgram(b"after", EMPTY)]
+            return [ev.Send(peer, Stats(1, {"x": object()})), ev.CheckProgram(b"after", EMPTY, 0)]
         return []
 
     def wait_for(self, wanted: Callable[[ev.Event], bool]) -> ev.Event:
@@ -140,6 +143,24 @@ def test_checks_come_back(machine: Machine, connect: Callable[..., PlainChannel]
     assert good.checked.program == EMPTY
     assert bad.checked is None
     assert bad.error == "outputs must be results, each named once"
+
+
+def test_only_large_programs_are_checked_in_the_background(
+    machine: Machine, connect: Callable[..., PlainChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where: list[str] = []
+
+    def noted(job: ev.CheckProgram) -> ev.ProgramChecked | ev.PlanReady:
+        where.append(threading.current_thread().name)
+        return work_off(job)
+
+    monkeypatch.setattr(server_module, "work_off", noted)
+    large = Program(tuple(((n,), "float32") for n in range(1000)), "", (), (), (), ())
+    for program in (EMPTY, large):
+        connect(Define(program))
+        machine.wait_for(lambda e, p=program: isinstance(e, ev.ProgramChecked) and e.checked.program == p)
+    assert where[0] != "gt-plan"
+    assert where[1] == "gt-plan"
 
 
 def test_bad_frames_are_an_event(server: Server) -> None:

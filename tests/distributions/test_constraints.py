@@ -134,7 +134,11 @@ def test_a_transform_to_a_set(lib: Any, session: Session) -> list[Any]:
             return value > 7
 
     d.transform_to.register(Above, lambda constraint: d.transforms.AffineTransform(7.0, 2.0))
-    return [*made, normal, d.transform_to(Above())(x)]
+    for one in (c.nonnegative_integer, c.integer_interval(0, 3), c.boolean):
+        with pytest.raises(NotImplementedError):
+            d.biject_to(one)
+    about = d.transform_to(c.real_vector).domain.event_dim
+    return [*made, normal, d.transform_to(Above())(x), about]
 
 
 @as_in_torch(rtol=1e-5)

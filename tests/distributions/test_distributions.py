@@ -204,6 +204,58 @@ def test_a_policy_gradient(session: Session) -> None:
         gt.distributions.Bernoulli()
 
 
+WITH_A_CDF = (
+    "Normal", "LogNormal", "HalfNormal", "Uniform", "Exponential", "Laplace", "Cauchy", "HalfCauchy", "Gumbel",
+    "Weibull", "Pareto", "Gamma", "Chi2", "InverseGamma", "Kumaraswamy", "GeneralizedPareto", "ContinuousBernoulli",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_A_CDF)
+def test_cdf_and_its_inverse(name: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)  # it checks rounded values too
+    results = []
+    for lib in (gt, torch):
+        p, _ = build(lib, name, CASES[name][0])
+        found = [p.cdf(lib.tensor(CASES[name][2]))]
+        if not name.endswith(("Gamma", "Chi2")):
+            found.append(p.icdf(lib.tensor([0.1, 0.5, 0.9])))
+        results.append(found)
+    same(*results, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1e-1, 1e-3])
+def test_samples_of_small_concentrations_are_numbers(alpha: float, session: Session) -> None:
+    d = gt.distributions
+    gt.manual_seed(1)
+    a = gt.full((2_000,), alpha, requires_grad=True)
+    one_of_two, one_of_three = d.Beta(a, a).rsample(), d.Dirichlet(gt.full((2_000, 3), alpha)).sample()
+    for x, n in ((one_of_two, 2), (one_of_three.T[0], 3)):
+        assert ((x > 0) & (x < 1)).all()
+        assert abs(x.mean().item() - 1 / n) < 0.05
+        assert alpha > 1e-2 or ((x - 0.5).abs() > 0.4).float().mean() > 0.95  # nearly all of them are close to 0 or 1
+    one_of_two.sum().backward()
+    assert a.grad.isfinite().all()
+    assert (d.Gamma(a, 1.0).sample() > 0).all()
+    assert d.FisherSnedecor(a, a).sample().isfinite().all()
+
+
+@as_in_torch(rtol=1e-5)
+def test_batches_of_parameters_and_one_value(lib: Any, session: Session) -> list[Any]:
+    d, t, inf = lib.distributions, lib.tensor, float("inf")
+    covariance = t(COVARIANCE)
+    wishart = d.Wishart(t([3.0, 4.5]), covariance_matrix=covariance)
+    relaxed = d.RelaxedOneHotCategorical(t(0.5), probs=t(ROWS[0])).expand((4,))
+    plain = d.Normal(t(0.0), t(1.0), validate_args=False)
+    mixed = d.MixtureSameFamily(d.Categorical(t([0.3, 0.7])), d.Normal(t([0.0, 1.0]), t([1.0, 2.0])))
+    sharp = d.RelaxedBernoulli(t(0.1), logits=t([-60.0, 0.0, 60.0]))
+    return [
+        wishart.log_prob(covariance), wishart.expand((3, 2)).log_prob(covariance), relaxed.log_prob(t(ROWS[0])),
+        [*relaxed.sample((2,)).shape], mixed.cdf(t(A)), sharp.log_prob(t([0.0, 0.5, 1.0])),
+        d.TransformedDistribution(plain, d.AffineTransform(1.0, 2.0), validate_args=False).log_prob(t([-inf, inf])),
+        d.kl_divergence(d.LogisticNormal(t(A), t(B)), d.LogisticNormal(t(B), t(A))),
+    ]  # fmt: skip
+
+
 def transformed(lib: Any, kind: str) -> tuple[Any, Any, Any]:
     """A transformed distribution, its parameter and a value."""
     d, t = lib.distributions, lib.distributions.transforms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -76,6 +77,25 @@ def test_masks(lib: Any, session: Session) -> list[Any]:
     found = [tuple(block.shape), block.numel(), block.sparsity(), block.to_dense(), tuple(block.BLOCK_SIZE)]
     parts = [block[0], block[0, :, 1], block[:, 0, 1:]]
     return [*found, dense, tuple(block.seq_lengths), [part.to_dense() for part in parts]]
+
+
+class Window:
+    def __call__(self, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return self.near(2, b, h, q, kv)
+
+    def near(self, width: int, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return (q - kv).abs() <= width
+
+
+@as_in_torch()
+def test_masks_that_are_no_plain_functions(lib: Any, session: Session) -> list[Any]:
+    flex = flex_of(lib)
+    mods: list[Any] = [
+        Window(), partial(Window().near, 1), lambda b, h, q, kv, width=3: (q - kv).abs() <= width,
+        lambda score, b, h, q, kv: lib.where(q >= kv, score, -float("inf")),
+    ]  # fmt: skip
+    found = [flex.create_mask(mod, 1, 1, 8, 8, device="cpu") for mod in mods]
+    return [*found, flex.create_block_mask(mods[1], 1, 1, 8, 8, device="cpu", BLOCK_SIZE=2).to_dense()]
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")

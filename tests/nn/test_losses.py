@@ -143,6 +143,12 @@ def test_the_gradient_of_ctc_is_a_slope_of_the_scores() -> None:
     assert (dd.numpy() * along).sum() == pytest.approx(twice, rel=1e-6)
 
 
+def test_ctc_refuses_targets_that_are_left_over() -> None:
+    lp = gt.zeros(6, 2, 4)
+    with pytest.raises(gt.GTError, match=r"targets of shape \(6,\) do not match target_lengths \[3, 2\]"):
+        gt.nn.functional.ctc_loss(lp, gt.ones(6).long(), gt.tensor([6, 5]), gt.tensor([3, 2]))
+
+
 def test_ctc_refuses_lengths_beyond_the_sequence() -> None:
     lp, targets = gt.zeros(3, 1, 4).log_softmax(-1), gt.tensor([[1, 2]])
     for lengths in ([4], [2]), ([3], [3]), ([-1], [1]):

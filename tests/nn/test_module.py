@@ -533,3 +533,29 @@ def test_a_state_that_was_loaded_is_not_kept() -> None:
     finally:
         gc.enable()
     assert float(model[1][0].weight.sum()) == 3.0
+
+
+@pytest.mark.filterwarnings("ignore:.*forward hook.*raised an.*:UserWarning")
+@as_in_torch()
+def test_hooks_that_are_always_called(lib: Any) -> list[str]:
+    log: list[str] = []
+
+    class Bad(lib.nn.Module):  # type: ignore[misc]  # of either library
+        def forward(self, x: Any) -> Any:
+            raise KeyError("forward")
+
+    def hook(name: str) -> Any:
+        def run(module: Any, args: Any, out: Any) -> None:
+            log.append(f"{name} {out is None}")
+            if name == "bad":
+                raise RuntimeError(name)
+
+        return run
+
+    for model in (Bad(), lib.nn.ReLU()):
+        for name, always in (("bad", True), ("not", False), ("last", True)):
+            model.register_forward_hook(hook(name), always_call=always)
+        with pytest.raises((KeyError, RuntimeError)) as error:
+            model(lib.ones(1))
+        log.append(type(error.value).__name__)
+    return log

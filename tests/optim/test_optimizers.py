@@ -133,6 +133,23 @@ def test_steps_are_torchs(lib: Any, name: str, settings: dict[str, Any], session
     return task.numbers()
 
 
+@pytest.mark.parametrize(("name", "settings"), [each for each in CASES if each.values[0] != "Adafactor"])
+@as_in_torch()
+def test_steps_of_complex_parameters_are_torchs(lib: Any, name: str, settings: dict[str, Any], session: Session) -> Any:
+    """Real and imaginary parts are numbers of their own."""
+    w = lib.from_numpy(START[0] + 1j * START[0][::-1]).requires_grad_()
+    b = lib.from_numpy(START[1].copy()).requires_grad_()
+    opt = getattr(lib.optim, name)([w, b], **settings)
+    x, seen = lib.from_numpy(X), []
+    for _ in range(5):
+        opt.zero_grad()
+        ((x.to(w.dtype) @ w).abs() + b).square().mean().backward()
+        opt.step()
+        seen += [w.detach().clone(), b.detach().clone()]
+    state = opt.state[w]
+    return [*seen, *[state[k] for k in sorted(state) if getattr(state[k], "ndim", 0) and not k.startswith("_")]]
+
+
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_a_step_is_one_known_call(name: str, settings: dict[str, Any], session: Session) -> None:
     """Whatever the learning rate and the step count are."""

@@ -60,6 +60,7 @@ BYSTANDER = """
 import time, gt
 from gt.client.session.connecting import current
 
+gt.mesh(x=1)  # it stays on its worker
 x = gt.arange(1000.0)
 x.sum().item()
 print("on", *[about["pid"] for about in current().stats()["workers"].values() if about["yours"]], flush=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gt
 
-from .running import Process, Serve, Start, until
+from .running import Process, Serve, Start, alive, join, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("own_settings")]
 
@@ -40,6 +42,16 @@ while True:
     assert (a @ b).mean().item() == 1024.0
     n += 1
     print(n, flush=True)
+"""
+
+#: Has always something to run, and stays on the worker that it has.
+GREEDY = """
+import gt
+gt.mesh(x=1)
+a = gt.ones(256, 256) / 256
+print("on", flush=True)
+while True:
+    assert (a @ a).sum().item() == 256.0
 """
 
 
@@ -96,3 +108,34 @@ def test_a_worker_that_waits_for_another_one_serves_other_users(serve: Serve, st
     begun = together.line()
     # On a machine with much else to do it may have been stopped for so long that the server has given it up.
     until(lambda: not begun or not (line := together.line()) or int(line) > int(begun) + 5, "both workers go on")
+
+
+def test_a_user_who_comes_back_moves_to_an_idle_worker(serve: Serve, start: Start, tmp_path: Path) -> None:
+    """With all its tensors, and nothing of it stays behind."""
+    log = tmp_path / "log"
+    server, address = serve("--workers", "1", GT_INSTRUCTION_LOG=str(log))
+    (first,) = server.workers
+    greedy = start("-c", GREEDY, GT_SERVER=address)
+    gt.connect(address)
+    data = np.arange(300_000.0)
+    x, small = gt.from_numpy(data.copy()), gt.tensor([1, 2, 3])
+    assert x.sum().item() == data.sum()
+    assert greedy.line() == "on"
+    join(start, address)
+    steps = 0
+
+    def elsewhere() -> bool:
+        nonlocal steps
+        x.add_(1)
+        steps += 1
+        assert x[:3].numpy().tolist() == [steps, steps + 1, steps + 2]
+        time.sleep(0.01)
+        (mine,) = [w for w in gt.debug.get_worker_stats()["workers"].values() if w["yours"]]
+        return bool(mine["pid"] != first)
+
+    until(elsewhere, "the other worker")
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not alive(first), "its end")
+    assert np.array_equal(x.numpy(), data + steps)
+    assert (small * x[:3].long()).tolist() == [steps, 2 * steps + 2, 3 * steps + 6]
+    until(lambda: "moves from worker 1 to worker 2" in log.read_text(), "the line in the log")

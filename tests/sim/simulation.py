@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -25,9 +26,12 @@ import gt.client.session.transfers
 import gt.dispatcher.invariants
 import gt.dispatcher.machine
 import gt.dispatcher.memory
+import gt.dispatcher.meshes
 import gt.dispatcher.moves
 import gt.dispatcher.queues
+import gt.dispatcher.relocation
 import gt.dispatcher.schedule
+import gt.dispatcher.state
 import gt.dispatcher.switches
 import gt.dispatcher.uploads
 import gt.transport.chunks
@@ -77,6 +81,9 @@ LIMITS = {
     gt.dispatcher.timing: {"ENOUGH": 2, "WINDOW": 2, "WINDOW_US": 0, "WATCH": 1, "WATCH_S": 0.0},
     gt.dispatcher.moves: {"MOVE_NBYTES": 100},
     gt.dispatcher.memory: {"SLICE_S": 0.3, "RETRY_S": 0.3},
+    gt.dispatcher.meshes: {"NOTE_S": 0.05},
+    gt.dispatcher.relocation: {"REST_S": 0.0, "AT_ONCE": 2},
+    gt.dispatcher.state: {"STAYS_S": 0.0},
     gt.transport.chunks: {"CHUNK": 48},
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
     # Every read asks the cluster: it is what is tested.
@@ -160,10 +167,10 @@ class World:
         )  # fmt: skip
         # torch's writes over donated memory, and a device says late what has failed; numpy's is faster.
         engine = ENGINES[[0, 1, 0, 2][seed % 4] % len(ENGINES)]
-        workers = rng.choice([2, 3, 3, 4] if sharded else [0, 1, 1, 1, 2])
-        if self.spilling and not sharded:
-            workers = 1
-        self.most_workers = 4 if sharded else 1 if self.spilling else 2
+        workers = rng.choice([2, 3, 3, 4] if sharded else [1, 2, 2] if self.spilling else [0, 1, 2, 2, 3])
+        self.most_workers = 4 if sharded else workers if self.spilling else 3
+        #: What others must want more of a worker before a session leaves it. Mostly sessions leave whenever they can.
+        self.margin = rng.choice([-100.0, -100.0, 0.5])
         self.cluster = Cluster(workers, rng.getrandbits(32), engine, settings)
         self.cluster.check_invariants = check_always or seed % 10 == 0
         self.cluster.watch = self.watch
@@ -218,7 +225,7 @@ class World:
         if self.cluster.moves > BUDGET:
             raise Hang(f"{BUDGET} moves and no end")
         dice = self.rng.random()
-        if dice < (FAULTS if not self.moving() else 6 * FAULTS):
+        if dice < FAULTS * self.moving():
             self.fault(self.rng.random())
         elif dice < 0.06:
             self.tick()
@@ -232,9 +239,17 @@ class World:
             else:
                 self.cluster.pass_time(0.01)
 
-    def moving(self) -> bool:
-        """Whether tensors of a session move to other layouts."""
-        return self.sharded and any(s.moving is not None for s in self.sessions())
+    def moving(self) -> int:
+        """How much more goes wrong than usual while tensors move to other layouts, or to another worker."""
+        if self.sharded and any(s.moving is not None for s in self.sessions()):
+            return 6
+        return 1 if self.cluster.machine.state.relocation is None else 3
+
+    def note(self, what: str) -> None:
+        """This happens; maybe while something moves."""
+        self.changes.during(self.sessions(), what)
+        if self.cluster.machine.state.relocation is not None:
+            self.changes[f"{what} while a session moves to another worker"] += 1
 
     def sessions(self) -> Iterable[Session]:
         return self.cluster.machine.state.sessions.values()
@@ -243,15 +258,16 @@ class World:
         workers = self.cluster.workers
         if dice < self.deadly_workers and workers:
             self.losses += 1
-            self.changes.during(self.sessions(), "a worker dies")
+            self.note("a worker dies")
             self.cluster.kill_worker(workers[int(self.rng.random() * len(workers))])
         elif dice > 1 - self.deadly_clients and self.clients:
-            self.changes.during(self.sessions(), "a client dies")
+            self.note("a client dies")
             self.kill(self.clients[int(self.rng.random() * len(self.clients))])
         elif dice < self.deadly_workers + self.stopping and workers:
-            self.changes.during(self.sessions(), "a worker stops")
+            self.note("a worker stops")
             self.stop(workers[int(self.rng.random() * len(workers))])
         elif dice > 1 - self.deadly_clients - self.revoking / 2 and self.users:
+            self.note("a key is revoked")
             self.revoke(self.rng.choice(list(self.users)))
         elif dice > 1 - self.deadly_clients - self.revoking and self.users:
             self.limit(self.rng.choice(list(self.users)))
@@ -315,7 +331,7 @@ class World:
         if thread.left > 0:
             self.guarded(client, thread, thread.act)
             if thread.doing in ("mesh", "place", "save"):
-                self.changes.during(self.sessions(), thread.doing)
+                self.note(thread.doing)
         elif not any(t.left > 0 or t.busy for t in client.threads):
             client.leaving = True
             self.guarded(client, thread, lambda: self.leave(client))
@@ -515,6 +531,7 @@ class World:
                 self.watch_send(action.peer, action.message)
             elif isinstance(action, Noted):
                 self.noted(action.text)
+                self.moved(action)
             elif isinstance(action, Decided):
                 self.changes.decided(action.text)
         for oracle in oracles:
@@ -526,12 +543,25 @@ class World:
     def noted(self, text: str) -> None:
         """Something becomes of a session with a name."""
         now_s, lease_s = self.cluster.machine.state.now_s, self.cluster.settings.lease_s
+        if "'" not in text:
+            self.changes["a session " + re.sub(r"\d+", "N", re.sub(r": \d.*", "", text))] += 1
+            return
         shelf = self.shelves.get(text.split("'")[1])
         if shelf is not None and "is detached" in text:
             shelf.detached_s = now_s
         elif shelf is not None and "has ended" in text:
             assert now_s >= shelf.detached_s + lease_s, "a lease has ended early"
             shelf.ended()
+
+    def moved(self, noted: Noted) -> None:
+        """Maybe a session is on another worker from now on."""
+        client, there = self.by_number.get(noted.session), self.cluster.machine.state.sessions.get(noted.session)
+        if client is not None and there is not None and noted.text.startswith("moves"):
+            (worker,) = there.workers.values()
+            for i, tensor in there.tensors.items():
+                node = client.oracle.by_id.get(i) or client.oracle.untold.get(i)
+                if type(tensor) is not Lost and node is not None:  # else its client does not know yet that it has it
+                    node.workers = {worker.control[:-1]}
 
     def outlived(self, client: Client) -> set[int]:
         """Of a client that has just lost one of several workers: values of which others have all."""
@@ -555,6 +585,11 @@ class World:
                 holders = [there.workers[n] for n in there.tensors[i].parts]
                 client.oracle.result(i).workers = {w.control[:-1] for w in holders if w.control is not None}
 
+    def crosses(self, client: Client, peer: bytes) -> bool:
+        """Whether what is sent there is a copy of a tensor that this client has elsewhere."""
+        there = self.cluster.machine.state.sessions.get(client.session.number)
+        return there is not None and all(w.control != peer for w in there.workers.values())
+
     def watch_send(self, peer: bytes, message: Any) -> None:
         if peer.startswith(b"w"):
             client = self.by_number.get(getattr(message, "session", 0))
@@ -562,7 +597,7 @@ class World:
                 self.renamed(client, message)
             elif client is not None and isinstance(message, Call) and message.seq > 0:
                 client.oracle.placed(message.seq, peer[:-1], message.refused)
-            elif client is not None and isinstance(message, Chunk):
+            elif client is not None and isinstance(message, Chunk) and not self.crosses(client, peer):
                 client.oracle.by_id[message.key].workers.add(peer[:-1])
             return
         if isinstance(message, Refused) and (TAKEN in message.text or message.text == REVOKED):
@@ -597,6 +632,7 @@ def _small_and_clocked(world: World) -> Iterator[None]:
     look = Download.arrived
     changes.append((Download, "arrived", lambda t: t.done or (world.rng.random() >= world.blind and look(t))))
     changes.append((File, "room", lambda file, nbytes: world.rng.random() >= world.full))
+    changes.append((gt.dispatcher.relocation, "MARGIN", world.margin))
     before = [(m, name, getattr(m, name)) for m, name, _ in changes]
     for m, name, value in changes:
         setattr(m, name, value)

@@ -10,7 +10,7 @@ import pytest
 from worker_building import Builder, Device, Faulty, unary
 
 from gt.ops.check import check
-from gt.transport.messages import Failure, Forget
+from gt.transport.messages import CloseSession, Failure, Forget
 from gt.worker.engines import load
 from gt.worker.run import collectives
 from gt.worker.run.writing import compile_program
@@ -260,6 +260,16 @@ def test_a_session_that_is_closed_leaves_nobody_waiting(when: int) -> None:
     many.close(1)
     assert many.kinds(other) == {1: "", 2: ""}
     assert all(core.number and not core.busy for core in many.cores.values())
+
+
+def test_a_session_that_comes_back_runs_calls_with_others() -> None:
+    """It was on another worker in between; there and here it is like a new one."""
+    many = Many([NUMPY] * 2, 0)
+    fill(many, 1)
+    many.cores[1].receive(CloseSession(1))
+    many.work()
+    many.upload(1, 1, numbers(1, 10))
+    assert many.run(sums(PAIR, [1]), 10) == {1: "", 2: ""}
 
 
 # --- order and memory ------------------------------------------------------------------------------------------------

@@ -120,3 +120,14 @@ def test_what_could_not_be_made_cannot_be_copied(pair: tuple[Driver, Driver]) ->
     assert held(target) == []
     assert source.send(copy(source, target, [1, 99], 10)) == [msg.Copied(5)]  # others hold all of 99
     assert held(target) == [10]
+
+
+def test_nothing_is_copied_where_only_is_asked_what_is_there(pair: tuple[Driver, Driver]) -> None:
+    source, target = pair
+    assert source.send(copy(source, source, [1, 2], 0)) == [msg.Copied(5)]
+    assert held(source) == [1, 2]
+    missing = msg.Failure("LostError", "tensor 9 is not there")
+    assert source.send(copy(source, source, [1, 9], 0)) == [msg.Copied(5, missing)]
+    source.core.sessions[1].store.poison(3, source.entry(1).spec, msg.Failure("X", "no"), 0)
+    assert source.send(copy(source, source, [3], 0)) == [msg.Copied(5, msg.Failure("X", "no"))]
+    assert held(target) == []

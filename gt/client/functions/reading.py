@@ -69,11 +69,11 @@ def _computed(rec: Recorder, v: Value, index: bool, fetching: bool = False) -> b
     An `index` becomes part of what is recorded next, and the program goes on as if it had been a Python number. Other
     reads end it: Python will do one thing or another."""
     p = rec.pending
-    steps = hosted.steps_to(p, v) if v.owner is p else None
+    steps = hosted.steps_to(p, v, fetching) if v.owner is p else None
     if steps is None or (steps.missing and not fetching):
         return False
     for missing in steps.missing:
-        keep(missing, rec.session.fetch(missing), whole=True)
+        missing.host = rec.session.fetch(missing)
     if v.owner is not p or rec.pending is not p:
         return False  # the timer has ended it meanwhile
     hosted.compute(p, steps)
@@ -89,9 +89,23 @@ def known_data(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     rec = recorder()
     if rec.tracing or rec.session.meshes.several or rec.session.on_paper:
         return []
-    values = [t._v or t._read() for t in tensors if isinstance(t, Tensor) and t._fn is None]
-    known = [v.host for v in values if v.host is not None]
-    return known if len(known) == len(tensors) else []
+    known = []
+    for t in tensors:
+        data = _known(t) if isinstance(t, Tensor) and t._fn is None else None
+        if data is None:
+            return []
+        known.append(data)
+    return known
+
+
+def _known(t: Tensor) -> np.ndarray[Any, Any] | None:
+    """The data of a tensor, if the host knows it, or what it is a view of."""
+    v, alias = t._v or t._read(), t._x
+    if v.host is None and alias is not None and (base := alias.base) is not None and _known(base) is not None:
+        if hosted.small_view(base._spec, v.spec, alias.kind, alias.args):
+            assert alias.kind is not None
+            v.host = hosted.view(alias.kind, base._v or base._read(), alias.args)[alias.part]
+    return v.host
 
 
 def between_programs(tensors: Sequence[Any]) -> bool:

@@ -112,7 +112,7 @@ def load(
 
     Nothing in a file is executed, whatever `weights_only` is: a file with other objects than tensors, NumPy arrays and
     plain values raises; see `gt.serialization.add_safe_globals`. With `weights_only=False` it may be or contain modules
-    whose classes are defined here: each is made of what it consisted of, and its __init__ is not called.
+    whose classes are defined here: their attributes are read from the file, and __init__ is not called.
 
     On several workers, `layout` maps patterns of tensor names to layouts: `{"*.weight": {0: "x"}}`. 0-dimensional
     tensors are not sharded. The tensors of a sharded checkpoint get the layouts that they were saved with, if the

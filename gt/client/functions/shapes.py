@@ -6,8 +6,10 @@ What is a view in torch is a view here, and what is a copy in torch is a copy he
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
@@ -16,6 +18,8 @@ from gt.client.compat.dims import different_dims, dim_of, one_dim, sizes
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
+from gt.client.functions.constants import upload
+from gt.client.functions.reading import known_data
 from gt.client.programs import kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply, unary
@@ -27,6 +31,8 @@ from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.program import spec
+
+MANY = 4  #: So many tensors that the host knows, or more, are joined by the host.
 
 __all__ = [
     "broadcast_shapes", "broadcast_tensors", "broadcast_to", "cat", "chunk", "clone", "concat", "concatenate",
@@ -357,7 +363,8 @@ def cat(tensors: Sequence[Any], dim: int = 0, **names: Any) -> Tensor:
     if len(kept) < len(many):
         common = dtypes.promote([spec((1,), x.dtype) for x in many])
         kept = [ew.cast(x, common) for x in kept]
-    return apply(kinds.cat[d], tuple(kept))
+    made = _known("cat", kept, lambda arrays: np.concatenate(arrays, d))
+    return apply(kinds.cat[d], tuple(kept)) if made is None else made
 
 
 concat = concatenate = cat
@@ -366,7 +373,19 @@ concat = concatenate = cat
 def stack(tensors: Sequence[Any], dim: int = 0, **names: Any) -> Tensor:
     """Join tensors of the same shape along a new dimension."""
     many = sequence("stack", tensors)
-    return apply(kinds.stack[one_dim("stack", _axis("stack", dim, names), many[0].ndim + 1)], many)
+    d = one_dim("stack", _axis("stack", dim, names), many[0].ndim + 1)
+    made = _known("stack", many, lambda arrays: np.stack(arrays, d))
+    return apply(kinds.stack[d], many) if made is None else made
+
+
+def _known(op: str, many: Sequence[Tensor], join: Callable[[Any], Any]) -> Tensor | None:
+    """What the host knows, joined here, where that is less to send: many samples of a data set, say. Which of them a
+    program has had before would else make another program for each batch."""
+    arrays = known_data(many) if len(many) >= MANY else []
+    try:
+        return upload(op, join(arrays)) if len({a.dtype for a in arrays}) == 1 else None
+    except ValueError:
+        return None  # recording the op raises the user's error
 
 
 def split(tensor: Any, split_size_or_sections: Any = None, dim: int = 0, **names: Any) -> tuple[Tensor, ...]:

@@ -348,7 +348,7 @@ class _Finished:
         return made
 
     def _module(self, kind: Any, x: _Named, name: str) -> Any:
-        """A module, of what it consisted of. A function is never called."""
+        """A module, made of its attributes. No function is called."""
         if x.args or not isinstance(kind, type) or not isinstance(x.state, dict):
             raise ArgumentError(f"load: {self._path} calls {x.name}; files are never executed")
         made: Any = object.__new__(kind)

@@ -32,7 +32,8 @@ class OwnModules(Mapping[str, Any]):
         if found is not None:
             return found
         module, _, last = name.rpartition(".")
-        found = getattr(sys.modules.get(module), last, None)
+        # Not getattr: a module may import what it is asked for.
+        found = getattr(sys.modules.get(module), "__dict__", {}).get(last)
         if isinstance(found, type) and is_module(found):
             return found
         return found if isinstance(found, FunctionType) and module.startswith(_FUNCTIONS) else None

@@ -21,6 +21,7 @@ from gt.client.record.recorder import Recorder, apply, record_code, recorder
 from gt.client.tensor import Edge, GradNode, Leaf, NodeResult, Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
+from gt.ops.record import TABLE
 
 _ADD = ((kinds.add, (0, 1)),)  #: The code of a sum.
 
@@ -38,6 +39,7 @@ def run(
     #: By node, for each result: a tensor, a value, or None as long as there is no gradient.
     grads: dict[Any, list[Any]] = {}
     place, rec.place = rec.place, None
+    ahead, rec.ahead = rec.ahead, order
     for edge, g in roots:
         _add(rec, grads, edge, g)
     caught: dict[tuple[Any, int], Any] = {}
@@ -71,7 +73,7 @@ def run(
             if not retain_graph and (type(fn) is not GradNode or fn.pull.frees):
                 fn.saved = None
     finally:
-        rec.grad, rec.place = before, place
+        rec.grad, rec.place, rec.ahead = before, place, ahead
     if wanted is None:
         return []
     return _tensors([caught.get((whole(e), getattr(e, "index", 0))) for e in wanted])
@@ -299,7 +301,12 @@ def grad(
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the outputs with respect to the inputs; nothing is added to `.grad`."""
     if is_grads_batched:
-        raise ArgumentError("grad: is_grads_batched is not supported; call grad once per gradient, or gt.func.jacrev")
+        rows = list(zip(*([grad_outputs] if isinstance(grad_outputs, Tensor) else grad_outputs), strict=True))
+        more = create_graph, only_inputs, allow_unused, False, materialize_grads
+        # The graph is needed again, so it is freed, if at all, by the last one.
+        keep = [*[True] * (len(rows) - 1), retain_graph]
+        each = [grad(outputs, inputs, row, kept, *more) for row, kept in zip(rows, keep, strict=True)]
+        return tuple([None if ds[0] is None else TABLE["stack"](*ds, dim=0) for ds in zip(*each, strict=True)])
     if materialize_grads and allow_unused is False:
         raise ArgumentError("grad: materialize_grads=True needs allow_unused=True or None, got False")
 

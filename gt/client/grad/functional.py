@@ -42,7 +42,7 @@ def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[A
     if rows:
         found = backward.grad([y for y, _ in rows], ins, [s for _, s in rows], True, graph, allow_unused=True)
     if strict and any(g is None for g in found):
-        raise AutogradError("a result does not depend on one of the inputs; strict=False gives zeros for it")
+        raise AutogradError("autograd.functional: a result does not depend on an input; strict=False returns zeros")
     return tuple([zeros(x) if g is None else g for g, x in zip(found, ins, strict=True)])
 
 

@@ -33,7 +33,7 @@ class set_grad:
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(f):
-            raise ArgumentError(f"as a decorator it takes a function, got {shown(f)}")
+            raise ArgumentError(f"gradient mode: expected a function to decorate, got {shown(f)}")
         if inspect.isgeneratorfunction(f):
             return functools.wraps(f)(lambda *args, **kwargs: self._each_turn(f(*args, **kwargs)))
 

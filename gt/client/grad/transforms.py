@@ -1,4 +1,9 @@
-"""Function transforms, as in torch.func: gradients, Jacobians, Hessians. Nothing is added to `.grad`."""
+"""Function transforms, as in torch.func: gradients, Jacobians, Hessians. Nothing is added to `.grad`.
+
+Law: a result has a history if gradients are on where the transform is called, and it depends on more tensors that
+     require grad than those that the transform makes for its arguments: on an argument that did before, on a tensor
+     that the function uses (a weight of a model), or on an argument of a transform around it.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +17,25 @@ from gt.client.grad.modes import set_grad
 from gt.client.programs import kinds
 from gt.client.record.recorder import apply, recorder
 from gt.client.tensor import Leaf, Tensor
-from gt.errors import ArgumentError, AutogradError
+from gt.errors import ArgumentError, AutogradError, DTypeError
 from gt.ops import TABLE
 
 __all__ = [
-    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad",
-    "vjp",
+    "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad", "vjp",
 ]  # fmt: skip
 
 
-def _fresh(x: Any, nested: bool) -> Any:
-    """An argument to differentiate with respect to; if transforms are nested, with its history."""
+def _fresh(x: Any, outer: bool) -> Any:
+    """An argument to differentiate with respect to; with its history, if gradients are on (`outer`)."""
     if isinstance(x, (list, tuple)):
-        return rebuilt(x, [_fresh(y, nested) for y in x])
+        return rebuilt(x, [_fresh(y, outer) for y in x])
     if isinstance(x, dict):
-        return {k: _fresh(v, nested) for k, v in x.items()}
+        return {k: _fresh(v, outer) for k, v in x.items()}
     if not isinstance(x, Tensor):
         return x
-    if x.requires_grad and nested:
-        return x.clone()
-    return Tensor(x._v or x._read(), Leaf() if x.dtype.is_differentiable else None)
+    if not x.dtype.is_differentiable:
+        raise DTypeError(f"gt.func: cannot differentiate by a tensor of {x.dtype.name}; cast it first, as in x.float()")
+    return x.clone() if x.requires_grad and outer else Tensor(x._v or x._read(), Leaf())
 
 
 def _tensors(x: Any) -> list[Tensor]:
@@ -49,10 +53,22 @@ def _like(x: Any, found: Any) -> Any:
     return rebuilt(x, [_like(y, found) for y in x]) if isinstance(x, (list, tuple)) else x
 
 
+def _depends(results: list[Tensor], own: list[Tensor]) -> bool:
+    """Whether results depend on more tensors that require grad than on these."""
+    leaves = {t._fn for t in own}
+    return any(type(n) is Leaf and n not in leaves for n in backward.order_of([backward.whole(t._fn) for t in results]))
+
+
+def _settled(x: Any, own: list[Tensor], outer: bool) -> Any:
+    """A result for whoever has called the transform: see the law."""
+    return _like(x, iter([t if outer and _depends([t], own) else t.detach() for t in _tensors(x)]))
+
+
 def _grads(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor | None], graph: bool) -> list[Tensor]:
     roots = [(o._fn, backward.seed_gradient(o, s)) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
     if not roots:
         return [backward.zeros(t) for t in inputs]
+    graph = graph or (recorder().grad and any(s is not None and s.requires_grad for s in seeds))
     found = backward.run(roots, True, graph, [t._fn for t in inputs])
     return [backward.zeros(t) if g is None else g for g, t in zip(found, inputs, strict=True)]
 
@@ -71,23 +87,20 @@ def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
         if any(not -len(args) <= n < len(args) for n in numbers):
             raise ArgumentError(f"grad: argnums {argnums} is out of range for {len(args)} arguments")
         numbers = tuple(n % len(args) for n in numbers)
-        nested = bool(recorder().transforms) or any(t.requires_grad for t in _tensors(args))
-        recorder().transforms += 1
-        try:
-            with set_grad(True):
-                given = [_fresh(a, nested) if i in numbers else a for i, a in enumerate(args)]
-                out = func(*given, **kwargs)
-                value, aux = out if has_aux else (out, None)
-                if not isinstance(value, Tensor) or value.numel() != 1:
-                    raise AutogradError(f"grad: the function must return a tensor of one element, got {shown(value)}")
-                wanted = [given[n] for n in numbers]
-                found = iter(_grads([value], _tensors(wanted), [None], nested))
-                grads = [_like(w, found) for w in wanted]
-        finally:
-            recorder().transforms -= 1
-        if not nested:
-            value, aux = value.detach(), _like(aux, iter([t.detach() for t in _tensors(aux)]))
+        outer = recorder().grad
+        with set_grad(True):
+            given = [_fresh(a, outer) if i in numbers else a for i, a in enumerate(args)]
+            out = func(*given, **kwargs)
+            value, aux = out if has_aux else (out, None)
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                raise AutogradError(f"grad: the function must return a tensor of one element, got {shown(value)}")
+            wanted = [given[n] for n in numbers]
+            own = _tensors(wanted)
+            lasting = outer and _depends([value], own)
+            found = iter(_grads([value], own, [None], lasting))
+            grads = [_like(w, found) for w in wanted]
         result = grads[0] if isinstance(argnums, int) else tuple(grads)
+        value, aux = value if lasting else value.detach(), _settled(aux, own, outer)
         return (result, (value, aux)) if has_aux else (result, value)
 
     return both
@@ -123,44 +136,44 @@ def value_and_grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The value of func, and a function from a gradient of it to the gradients of the primals."""
-    nested = bool(recorder().transforms) or any(t.requires_grad for t in _tensors(primals))
+    outer = recorder().grad
     with set_grad(True):
-        given = [_fresh(p, nested) for p in primals]
+        given = [_fresh(p, outer) for p in primals]
         out = func(*given)
     value, aux = out if has_aux else (out, None)
+    own = _tensors(given)
+    lasting = outer and _depends(_tensors(value), own)
 
     def pull(*cotangents: Any) -> Any:
         seeds = _tensors(cotangents if len(cotangents) > 1 or not isinstance(value, Tensor) else cotangents[0])
         outs = _tensors(value)
         if len(seeds) != len(outs):
             raise ArgumentError(f"vjp: expected {len(outs)} gradients, one per result, got {len(seeds)}")
-        found = iter(_grads(outs, _tensors(given), list(seeds), bool(nested or recorder().transforms)))
+        found = iter(_grads(outs, own, list(seeds), lasting))
         return tuple(_like(g, found) for g in given)
 
-    result = value if nested else _like(value, (t.detach() for t in _tensors(value)))
+    result, aux = _settled(value, own, lasting), _settled(aux, own, outer)
     return (result, pull, aux) if has_aux else (result, pull)
 
 
 def _linear(func: Callable[..., Any], primals: Sequence[Any], has_aux: bool = False) -> tuple[Any, Any, Any]:
     """The value of func, what else it returns, and a function from tangents of the primals, one for each tensor, to
     those of the results: the gradient of a gradient, which is linear in the one that it started with."""
+    outer = recorder().grad
     with set_grad(True):
-        given = [_fresh(p, True) for p in primals]
+        given = [_fresh(p, outer) for p in primals]
         out = func(*given)
         value, aux = out if has_aux else (out, None)
-        outs = _tensors(value)
+        outs, own = _tensors(value), _tensors(given)
         dummies = [Tensor(backward.zeros(o)._v, Leaf()) for o in outs]  # made just now
-        pulled = _grads(outs, _tensors(given), list(dummies), True)
+        pulled = _grads(outs, own, list(dummies), True)
+        lasting = outer and _depends(pulled, own + dummies)
 
     def push(tangents: Sequence[Any]) -> list[Tensor]:
-        return _grads(pulled, dummies, list(tangents), bool(recorder().transforms))
+        return _grads(pulled, dummies, list(tangents), lasting)
 
+    value, aux = _settled((value, aux), own, outer)
     return value, aux, push
-
-
-def _settled(x: Any) -> Any:
-    """A result; outside of all transforms it has no history."""
-    return x if recorder().transforms else _like(x, (t.detach() for t in _tensors(x)))
 
 
 def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...], *, strict: bool = False,
@@ -168,7 +181,7 @@ def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any,
     """The value of func, and its Jacobian times the tangents (as a gradient of a gradient)."""
     value, aux, push = _linear(func, primals, has_aux)
     pushed = _like(value, iter(push(_tensors(tangents))))
-    return (_settled(value), pushed, _settled(aux)) if has_aux else (_settled(value), pushed)
+    return (value, pushed, aux) if has_aux else (value, pushed)
 
 
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
@@ -190,11 +203,11 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
             )
         return _like(value, iter(push(given)))
 
-    return _settled(value), pushed
+    return value, pushed
 
 
 def _basis(x: Tensor) -> list[Any]:
-    """Tensors like x of which each has one element that is 1; the others are 0."""
+    """For each element of x a tensor that is 1 there and 0 elsewhere."""
     steps = apply(kinds.arange[x.numel(), "int64"], (0, 1))
     identity = (steps.unsqueeze(1) == steps).to(x.dtype)
     return [row.reshape(x.shape) for row in identity.unbind(0)]
@@ -215,7 +228,7 @@ def _jacobian_of(
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
         if any(not -len(args) <= n < len(args) for n in numbers):
-            raise ArgumentError(f"argnums {argnums} is out of range for {len(args)} arguments")
+            raise ArgumentError(f"gt.func: argnums {argnums} is out of range for {len(args)} arguments")
         wanted = [args[n] for n in numbers]
 
         def of(*xs: Any) -> Any:
@@ -224,23 +237,20 @@ def _jacobian_of(
                 given[n] = x
             return func(*given, **kwargs)
 
-        recorder().transforms += 1
-        try:
-            value, aux, found = columns(of, wanted, has_aux)
-        finally:
-            recorder().transforms -= 1
-        free = not recorder().transforms and not any(t.requires_grad for t in _tensors(args))
+        value, aux, found = columns(of, wanted, has_aux)
         rows = []
         for leaves in found:
-            by_argument = _like(wanted, iter([t.detach() if free else t for t in leaves]))
+            by_argument = _like(wanted, iter(leaves))
             rows.append(by_argument[0] if isinstance(argnums, int) else tuple(by_argument))
         made = _like(value, iter(rows))
-        return (made, _settled(aux)) if has_aux else made
+        return (made, aux) if has_aux else made
 
     return jacobian
 
 
-def _joined(parts: list[Any], at: int, shape: tuple[int, ...]) -> Any:
+def _joined(parts: list[Any], at: int, shape: tuple[int, ...], like: Tensor) -> Any:
+    if not parts:
+        return backward.filled(shape, 0.0, like.dtype)
     return TABLE["cat"](*[p.unsqueeze(at) for p in parts], dim=at).reshape(shape)
 
 
@@ -261,8 +271,7 @@ def jacrev(func: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_au
         found = []
         for out, seeds in zip(outs, _one_hot(outs), strict=True):
             rows = [_tensors(pull(*seed)) for seed in seeds]
-            by_leaf = zip(ins, zip(*rows, strict=True), strict=True)
-            found.append([_joined(list(parts), 0, (*out.shape, *x.shape)) for x, parts in by_leaf])
+            found.append([_joined([row[i] for row in rows], 0, (*out.shape, *x.shape), x) for i, x in enumerate(ins)])
         return value, (aux[0] if has_aux else None), found
 
     return _jacobian_of(func, argnums, has_aux, columns)
@@ -283,8 +292,8 @@ def jacfwd(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
         found: list[list[Any]] = [[] for _ in outs]
         for x, seeds in zip(ins, _one_hot(ins), strict=True):
             pushed = [push(seed) for seed in seeds]
-            for leaves, out, parts in zip(found, outs, zip(*pushed, strict=True), strict=True):
-                leaves.append(_joined(list(parts), out.ndim, (*out.shape, *x.shape)))
+            for i, (leaves, out) in enumerate(zip(found, outs, strict=True)):
+                leaves.append(_joined([each[i] for each in pushed], out.ndim, (*out.shape, *x.shape), out))
         return value, aux, found
 
     return _jacobian_of(func, argnums, has_aux, columns)
@@ -293,20 +302,3 @@ def jacfwd(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
 def hessian(func: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """A function that returns the second derivatives of func by some of its arguments."""
     return jacrev(jacrev(func, argnums), argnums)
-
-
-def functional_call(module: Any, parameters_and_buffers: dict[str, Any], args: Any, kwargs: Any = None) -> Any:
-    """Call a module with these tensors in place of its parameters and buffers."""
-    swapped: list[tuple[dict[str, Any], str, Any]] = []
-    owners = dict(module.named_modules())
-    try:
-        for name, tensor in parameters_and_buffers.items():
-            path, _, last = name.rpartition(".")
-            store = owners[path]._parameters if last in owners[path]._parameters else owners[path]._buffers
-            swapped.append((store, last, store[last]))
-            store[last] = tensor
-        given = args if isinstance(args, tuple) else (args,)
-        return module(*given, **(kwargs or {}))
-    finally:
-        for store, last, old in reversed(swapped):
-            store[last] = old

@@ -24,6 +24,7 @@ from gt.client.programs.pending import WHOLE_NBYTES, Pending, Value, roll_back
 from gt.client.programs.tree import Kind, Node
 from gt.program import SCALARS, Spec, as_tuple
 
+OFTEN_NBYTES = 1 << 16  #: The same if what is read was made of it, and something before: masks of one tensor, say.
 FAR = 32  #: Ops that are looked at, at most, to find how a value is made.
 
 Array = np.ndarray[Any, Any]
@@ -36,8 +37,8 @@ class HostSteps(NamedTuple):
     missing: list[Value]  #: What has to be fetched first.
 
 
-def steps_to(p: Pending, v: Value) -> HostSteps | None:
-    """How to compute a pending value here; None if the worker has to do it."""
+def steps_to(p: Pending, v: Value, fetching: bool) -> HostSteps | None:
+    """How to compute a pending value here; None if the worker has to do it. `fetching`: else it is read from there."""
     nodes: list[Node] = []
     missing: list[Value] = []
     wanted = {v.num}
@@ -63,7 +64,8 @@ def steps_to(p: Pending, v: Value) -> HostSteps | None:
                 inputs = list(p.inputs) if inputs is None else inputs
                 leaf = inputs[~ref]
                 if leaf.host is None and leaf not in missing:
-                    if leaf.spec.nbytes > WHOLE_NBYTES:
+                    if leaf.spec.nbytes > (OFTEN_NBYTES if leaf.asked else WHOLE_NBYTES):
+                        leaf.asked = leaf.asked or fetching
                         return None
                     missing.append(leaf)
         node = parent

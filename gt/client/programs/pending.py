@@ -35,6 +35,7 @@ class Value(msgspec.Struct, eq=False, gc=False):
     replaces: int | None = None  #: The input of its program that it was written over.
     host: Any = None  #: Its data as an array that nobody changes, where the host knows it: see hosted.py.
     copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
+    asked: bool = False  #: Something was read that was made of it; see hosted.py.
     count: int = -1  #: How many of its elements are nonzero, once somebody has asked; see functions/masks.py.
 
 
@@ -190,9 +191,7 @@ def grow(tree: Tree, p: Pending, key: tuple[Any, ...], operands: Sequence[Any], 
             refs.append(part[0])
             known.append(part[1])
             n_inputs += 1
-    uses = tuple(known)
-    found = _inferred.get(uses)
-    node_operands, specs = _infer(kind, uses) if found is None else found
+    node_operands, specs = inferred(kind, tuple(known))
     where, called = users_call() if place is None else place
     node = parent.kids[key] = Node(
         parent,
@@ -213,7 +212,12 @@ def grow(tree: Tree, p: Pending, key: tuple[Any, ...], operands: Sequence[Any], 
     return node
 
 
-def _infer(kind: Kind, uses: tuple[Any, ...]) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
+def inferred(kind: Kind, uses: tuple[Any, ...]) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
+    """The specs of the operands and of the results of an op; or raise the user's error. `uses`: its kind, and the specs
+    of the operands."""
+    found = _inferred.get(uses)
+    if found is not None:
+        return found
     operands = uses[1:]
     try:
         specs = as_tuple(kind.op.infer(*operands, **kind.attrs))

@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+from gt.client.programs.pending import inferred
 from gt.client.programs.tree import Code, Kind, Pullback, kind_of
 from gt.errors import AutogradError
+from gt.ops.record import Op
 from gt.ops.reverse import fit
 from gt.ops.trace import OpTrace, Symbol, scalar_kind
-from gt.program import SCALAR_TYPES, Spec
+from gt.program import SCALAR_TYPES, SCALARS, Spec
 
 
 #: Uses that are alike share one: layers of a model, and the tree's branches.
@@ -29,8 +31,7 @@ def pullback(kind: Kind, operands: tuple[Spec, ...], results: tuple[Spec, ...], 
     """The gradient of an op on these operands, for those in the mask."""
     saves, whole = -1, None
     if _flows(kind, operands, results, mask):
-        saves = _reads(kind, operands, results, mask)
-        whole = _write(kind, operands, results, mask, (True,) * len(results))
+        saves, whole = _write(kind, operands, results, mask, (True,) * len(results))
     n = len(operands)
     pick = itemgetter(*[i if saves >> i & 1 else n + 1 for i in range(n + 1)])
     frees = any(saves >> i & 1 and not (i < n and operands[i].weak) for i in range(n + 1))
@@ -42,7 +43,8 @@ def code_for(pull: Pullback, given: tuple[bool, ...]) -> Code | None:
     try:
         return pull.codes[given]
     except KeyError:
-        code = pull.codes[given] = _write(*pull.use, given)
+        _, code = _write(*pull.use, given)
+        pull.codes[given] = code
         return code
 
 
@@ -77,12 +79,27 @@ def gradients(
     return found
 
 
+class _Trace(OpTrace):
+    """What a VJP does. What is inferred of it is known when backward records it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: dict[int, Kind] = {}  #: Of each instruction, by its first result.
+
+    def add(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        kind = self.kinds[self.count] = kind_of(op, attrs)
+        uses = (kind, *[a.spec if type(a) is Symbol else SCALARS[scalar_kind(a)] for a in args])
+        made = tuple([self.symbol(s) for s in inferred(kind, uses)[1]])
+        self.code.append((op, args, attrs, tuple([r.number for r in made])))
+        return made if len(made) > 1 else made[0]
+
+
 def _run(
     kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int, given: Sequence[bool], args: Sequence[Any]
-) -> tuple[OpTrace, list[tuple[int, Symbol]]]:
+) -> tuple[_Trace, list[tuple[int, Symbol]]]:
     """The VJP on symbols, whose numbers are: those of the results' gradients, of the operands that are no numbers
     themselves, of the results. With the gradients it made."""
-    trace = OpTrace()
+    trace = _Trace()
     g = [trace.symbol(s) for s in results]
     tensors = [trace.symbol(a) if type(a) is Spec else a for a in args]
     y = [trace.symbol(s) for s in results]
@@ -92,22 +109,17 @@ def _run(
     return trace, gradients(kind, mask, tuple(gs), tuple(y), tensors, operands)
 
 
-def _reads(kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int) -> int:
-    """Which values the VJP reads, as bits: found by looking at what it does with symbols."""
-    args = [_STAND_INS[s.dtype.name][0] if s.weak else s for s in operands]
-    try:
-        trace, found = _run(kind, operands, results, mask, (True,) * len(results), args)
-    except AutogradError:
-        return 0  # there is no gradient in this case; backward raises the error if it gets here
+def _reads(trace: _Trace, found: list[tuple[int, Symbol]], args: Sequence[Any], results: int) -> int:
+    """Which values the VJP reads, as bits: what it does with symbols shows it."""
     reads = trace.reads() | {d.number for _, d in found}
-    number, bits = len(results), 0
+    number, bits = results, 0
     for i, a in enumerate(args):
         if type(a) is not Spec:
             bits |= 1 << i
         else:
             bits |= (number in reads) << i
             number += 1
-    return bits | any(number + i in reads for i in range(len(results))) << len(args)
+    return bits | any(number + i in reads for i in range(results)) << len(args)
 
 
 class _LookedAt(Exception):
@@ -134,21 +146,27 @@ _STAND_INS: dict[str, tuple[Any, Any]] = {
 
 def _write(
     kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int, given: tuple[bool, ...]
-) -> Code | None:
-    """The gradient as code; None if it depends on a number."""
+) -> tuple[int, Code | None]:
+    """Which values the gradient reads, as bits, and its code; None if it depends on a number."""
     numbers = [s.dtype.name for s in operands if s.weak]
-    if "bool" in numbers:
-        return None
     try:
-        codes = [_written(kind, operands, results, mask, given, k) for k in (0, 1)[: 1 + bool(numbers)]]
-    except (AutogradError, _LookedAt):
-        return None
-    return codes[0] if codes[0] == codes[-1] else None
+        if "bool" not in numbers:
+            use = kind, operands, results, mask, given
+            try:
+                reads, code = _written(*use, 0)
+                if not numbers or _written(*use, 1)[1] == code:
+                    return reads, code
+            except _LookedAt:
+                pass
+        args = [_STAND_INS[s.dtype.name][0] if s.weak else s for s in operands]
+        return _reads(*_run(kind, operands, results, mask, given, args), args, len(results)), None
+    except AutogradError:
+        return 0, None  # there is no gradient in this case; backward raises the error if it gets here
 
 
 def _written(
     kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int, given: tuple[bool, ...], k: int
-) -> Code:
+) -> tuple[int, Code]:
     args = [_HOLES[type(x := _STAND_INS[s.dtype.name][k])](x) if s.weak else s for s in operands]
     trace, found = _run(kind, operands, results, mask, given, args)
     n, count = len(results), 2 * len(results) + len(args)
@@ -164,13 +182,14 @@ def _written(
                 constants.append(SCALAR_TYPES[scalar_kind(a)](a))
     count += len(constants)
     steps: list[tuple[Kind, tuple[int, ...]]] = []
-    for op, takes, attrs, makes in needed:
+    for _, takes, _, makes in needed:
         places = [place[a.number] if isinstance(a, Symbol) else number_place[id(a)] for a in takes]
-        steps.append((kind_of(op, attrs), tuple(places)))
+        steps.append((trace.kinds[makes[0]], tuple(places)))
         for number in makes:
             place[number] = count
             count += 1
-    return Code(tuple(constants), tuple(steps), tuple([(i, place[d.number]) for i, d in found]))
+    code = Code(tuple(constants), tuple(steps), tuple([(i, place[d.number]) for i, d in found]))
+    return _reads(trace, found, args, n), code
 
 
 def _needed(trace: OpTrace, wanted: set[int]) -> list[Any]:

@@ -70,8 +70,8 @@ class Recorder:
     """One thread's recording."""
 
     __slots__ = (
-        "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "place", "policy", "seen", "session", "tape",
-        "thread", "trace", "transforms",
+        "ahead", "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "place", "policy", "seen",
+        "session", "tape", "thread", "trace",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -87,9 +87,9 @@ class Recorder:
         self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
         self.trace: Tracing | None = None  #: Set while a @gt.function is being traced.
         self.anomaly: NanWatch | None = None  #: Set in anomaly mode.
-        self.transforms = 0  #: Functions of gt.func that are running: inner gradients are differentiable then.
         self.tape: SeedTape | None = None  #: Set while a checkpointed function runs.
         self.policy: Policy | None = None  #: None while operands are recorded as they are.
+        self.ahead: list[Any] = []  #: The graph nodes to which the backward that is running has yet to come.
         self.place: Called | None = None  #: Where the user has called the backward that is running, if known.
         self.pin: Pinning | None = None  #: Set in a signal's context. Never without a policy.
 
@@ -105,22 +105,18 @@ class Recorder:
 
     # --- the slow path ---
 
-    def miss(self, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
-        """Do what is needed so that recording this op again finds a node, or raise the user's error."""
+    def miss(self, p: Pending, args: Iterable[Any]) -> None:
+        """Do what is needed so that recording an op of these operands again succeeds, or raise the user's error."""
         roll_back(p)
         self.busy = False
         session = self.session
         session.check_usable()
-        operands: list[Any] = []
         for a in args:
             if isinstance(a, Tensor):
                 v = a._v or a._read()
                 self._bring_here(v)
                 if self.trace is not None and v.owner is not p:
                     self.trace.learn(a)
-                operands.append(v)
-            else:
-                operands.append(a)
         with session.lock:
             if self.pending is not p:
                 return  # another thread ended it meanwhile
@@ -132,12 +128,8 @@ class Recorder:
                 p.node = session.tree.root
                 session.wake_timer()
                 return
-            if self._end_at_cap(p):
-                return
-            if p.held > HELD_NBYTES:
-                p.held = held_alone(p)
-                if p.held > HELD_NBYTES:
-                    self.settle()
+            if not self._end_at_cap(p) and self._holds_much(p):
+                self.settle()
 
     def grow(
         self, p: Pending, key: tuple[Any, ...], operands: Sequence[Any], place: Called | None = None
@@ -145,13 +137,17 @@ class Recorder:
         """The new node of an op that no program has had there, on values and numbers that have been passed; None if
         something else is missing. The owner is inside an op, so nobody else ends the program."""
         session, node = self.session, p.node
-        if node is NOWHERE or p.end is not None or None in key or session.broken or session.forked or self._is_long(p):
+        if node is NOWHERE or p.end is not None or None in key or session.broken or session.forked:
             return None
+        if self._is_long(p) or self._holds_much(p):
+            return None
+        return grow(session.tree, p, key, operands, place)
+
+    def _holds_much(self, p: Pending) -> bool:
+        """Whether only the program holds inputs of more than HELD_NBYTES."""
         if p.held > HELD_NBYTES:
             p.held = held_alone(p)
-            if p.held > HELD_NBYTES:
-                return None
-        return grow(session.tree, p, key, operands, place)
+        return p.held > HELD_NBYTES
 
     def _is_long(self, p: Pending) -> bool:
         """Whether the program has to be looked at before it grows: see `_end_at_cap`."""
@@ -366,7 +362,7 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
             node = p.node.kids.get(key)
             if node is not None or (node := rec.grow(p, key, (va,))) is not None:
                 break
-            rec.miss(p, kind, (a,))
+            rec.miss(p, (a,))
             rec = recorder()
         v = Value(p, node.n_values - 1, node.spec)  # type: ignore[arg-type]  # set when the node was made
         p.values.append(v)
@@ -422,7 +418,7 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
             node = p.node.kids.get((kind, ka, kb))
             if node is not None or (node := rec.grow(p, (kind, ka, kb), (va, vb))) is not None:
                 break
-            rec.miss(p, kind, (a, b))
+            rec.miss(p, (a, b))
             rec = recorder()
         v = Value(p, node.n_values - 1, node.spec)  # type: ignore[arg-type]  # set when the node was made
         p.values.append(v)
@@ -525,7 +521,7 @@ def record(rec: Recorder, kind: Kind, args: Sequence[Any]) -> tuple[Node, list[A
             node = p.node.kids.get(tuple(key))
             if node is not None or (node := rec.grow(p, tuple(key), operands)) is not None:
                 break
-            rec.miss(p, kind, tuple(args))
+            rec.miss(p, args)
             rec = recorder()
         number, values = p.node.n_values, []
         for spec in node.specs:
@@ -571,7 +567,7 @@ def record_code(rec: Recorder, steps: Iterable[tuple[Kind, tuple[int, ...]]], va
                 node = rec.grow(p, tuple(key), operands, rec.place)
                 if node is not None:
                     break
-                rec.miss(p, kind, tuple([Tensor(x, None) if type(x) is Value else x for x in operands]))
+                rec.miss(p, [Tensor(x, None) for x in operands if type(x) is Value])
                 rec.busy = True
                 p = rec.pending
             number = p.node.n_values

@@ -79,7 +79,9 @@ class Session:
         #: Called with each call that is sent: its program, the ids of its inputs, the first id of its results.
         self.watch: Callable[[Variant, list[int], int], None] | None = None
         self.trace: Recording | None = None  #: Set while somebody records what clients do (gt trace).
-        self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, the most recent last.
+        #: Programs that were sent, the most recent last: all that may be in flight, and others while there is room.
+        self.variants: OrderedDict[bytes, Variant] = OrderedDict()
+        self.known = 0  #: Their instructions: no more than the tree may have nodes.
         self.defined = 0  #: The number of program texts sent.
         self.transfers = Transfers(self)
         self.reads = Reads(self)
@@ -179,10 +181,11 @@ class Session:
             self.variants[variant.hash] = variant
             self.defined += 1
             self._out.append((msg.Define(variant.program, variant.timed, variant.compile, variant.places), None))
-            if len(self.variants) > 10 * self.window and self.tree.nodes > self.tree.limit // 2:
-                self.variants.popitem(last=False)
-        else:
-            self.variants.move_to_end(variant.hash)
+        self.variants.move_to_end(variant.hash)
+        if sent is None:
+            self.known += len(variant.program.code)
+            while self.known > self.tree.limit and len(self.variants) > self.window:
+                self.known -= len(self.variants.popitem(last=False)[1].program.code)
         first = self.next_id
         self.next_id += len(variant.outputs)
         self.reads.latest = variant, first
@@ -217,7 +220,7 @@ class Session:
 
     def send_held(self) -> None:
         """Send calls that have waited for others. The caller has the lock."""
-        if self._out and not self._holds:
+        if self._out and not self._holds and not self.broken:
             self._flush()
 
     def _flush(self) -> None:

@@ -12,7 +12,7 @@ Law 5: a tensor of several workers comes in parts, one transfer for each. Nothin
        copies of each other one is taken, whoever sent them. What is partial is reduced here, 16-bit floats in
        float32, as workers would do it.
 Law 6: only what is alive is fetched before anybody asks: results of the latest call, of which nothing was freed since.
-       What was fetched so and not read is not fetched so again, until it has been read once more.
+       What was fetched ahead and was not read is not fetched ahead again until it has been read once more.
 
 The ring is memory that this process shares with its worker (gt/transport/shared.py). It is made for the first large
 tensor, or for small ones that are fetched often, where the server is on this machine; if the worker cannot have it,
@@ -398,7 +398,7 @@ class Reads:
 
     def __init__(self, session: Connection) -> None:
         self.session = session
-        #: The latest call, and the id of its first result; None if values were freed since then: see law 1.
+        #: The latest call, and the id of its first result; None if values were freed since then: see law 6.
         self.latest: tuple[Variant, int] | None = None
         self._calls: list[CallReads] = []  #: The latest last.
         #: What was fetched ahead and is not wanted any more, until it has come: to cancel it would cost more.

@@ -8,6 +8,7 @@ whole: a BlockMask says which blocks are empty, and nothing is skipped because o
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ class AuxRequest(NamedTuple):
 
 
 class AuxOutput(NamedTuple):
-    """It, for each query: the logarithm of the sum of exp(score), and the largest score."""
+    """For each query the logarithm of the sum of exp(score), and the largest score."""
 
     lse: Tensor | None = None
     max_scores: Tensor | None = None
@@ -66,12 +67,17 @@ def _indices(shape: tuple[int, ...]) -> list[Any]:
 def create_mask(
     mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None
 ) -> Tensor:
-    """A function of (batch, head, query, key) as a mask of bools, or one of (score, batch, ...) as scores."""
+    """What a function of (batch, head, query, key) lets through, as a mask of bools; of a function of (score, batch,
+    ...) which scores it does not make -inf."""
     shape = (B or 1, H or 1, Q_LEN, KV_LEN)
-    places = _indices(shape)
-    if mod_fn.__code__.co_argcount == 5:
-        return broadcast_to(mod_fn(full(shape, 0.0), *places), shape)
-    return broadcast_to(mod_fn(*places).bool(), shape)
+    needed = [p for p in inspect.signature(mod_fn).parameters.values() if p.default is p.empty]
+    if len(needed) == 5:
+        return broadcast_to(mod_fn(full(shape, 0.0), *_indices(shape)) != -math.inf, shape)
+    return _mask(mod_fn, shape)
+
+
+def _mask(mask_mod: MaskMod, shape: tuple[int, ...]) -> Tensor:
+    return broadcast_to(mask_mod(*_indices(shape)).bool(), shape)
 
 
 class BlockMask:
@@ -124,7 +130,7 @@ def create_block_mask(
 ) -> BlockMask:  # fmt: skip
     """The mask that a function of (batch, head, query, key) describes; B and H may be None if it reads neither."""
     size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
-    return BlockMask(create_mask(mask_mod, B, H, Q_LEN, KV_LEN), mask_mod, (size[0], size[1]))
+    return BlockMask(_mask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN)), mask_mod, (size[0], size[1]))
 
 
 def flex_attention(

@@ -65,7 +65,7 @@ def _rows(targets: Any, lengths: Tensor, n: int, alone: bool) -> Tensor:
             raise ShapeError(f"ctc_loss: targets must have {n} rows, one per sample, got shape {tuple(targets.shape)}")
         return rows.long()
     sizes = np.asarray(lengths.tolist(), np.int64)
-    if targets.ndim != 1 or targets.shape[0] < sizes.sum():
+    if targets.ndim != 1 or targets.shape[0] != sizes.sum():
         raise ShapeError(
             f"ctc_loss: targets of shape {tuple(targets.shape)} do not match target_lengths {sizes.tolist()}"
         )

@@ -32,7 +32,7 @@ def get_total_norm(
         total = vector_norm(stack([vector_norm(g, norm_type) for g in given]), norm_type)
     if error_if_nonfinite and not ew.isfinite(total):
         raise AutogradError(
-            f"the norm of order {norm_type} of the gradients is not finite; error_if_nonfinite=False ignores this"
+            f"get_total_norm: the norm of order {norm_type} is not finite; pass error_if_nonfinite=False to ignore this"
         )
     return total
 

@@ -42,7 +42,7 @@ def fuse_linear_bn_weights(
 
 def _fused(layer: Any, bn: Any, dim: int) -> Any:
     if layer.training or bn.training:
-        raise AssertionError("fusion is only for modules in evaluation; call eval()")
+        raise AssertionError("fusion: expected modules in evaluation mode; call eval() on both")
     made = copy.deepcopy(layer)
     made.weight, made.bias = _scaled(
         layer.weight, layer.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias, dim

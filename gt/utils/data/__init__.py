@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from gt.client.compat.interop import from_torch, is_torch
@@ -51,8 +51,8 @@ def _loader() -> Any:
         """torch's DataLoader, whose batches are GT tensors."""
 
         def __init__(self, dataset: Any, batch_size: int | None = 1, *args: Any, **kwargs: Any) -> None:
-            if isinstance(dataset, TensorDataset) and batch_size is not None:
-                kwargs.setdefault("collate_fn", loading.as_it_is)  # a batch is indexed at once
+            if batch_size is not None and len(args) < 5 and kwargs.get("collate_fn") is None:
+                kwargs["collate_fn"] = partial(loading.collated, collate=theirs.default_collate)
             if "generator" in kwargs:
                 kwargs["generator"] = _seeded(kwargs["generator"])
             super().__init__(dataset, batch_size, *args, **kwargs)

@@ -238,6 +238,13 @@ class Groups:
             elif self._make_network is not None:
                 self._reach().give_up(key)
 
+    def reopen(self, session: int) -> None:
+        """A session comes; maybe it was here before, and has moved to another worker since."""
+        with self._lock:
+            for number in (session, -session):
+                if number in self._closed:
+                    self._closed.remove(number)
+
     def close(self, session: int) -> None:
         """The session has ended. Other workers may wait for calls of it that will not run here any more."""
         with self._lock:

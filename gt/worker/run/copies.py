@@ -31,6 +31,10 @@ class Copies:
         self.left.reverse()
         self._made: dict[int, Entry] = {}
         self._failure: Failure | None = next((e.failure for _, e in self.left if e.poisoned), None)
+        if not first:  # it is only asked whether all of them are there
+            self.left.clear()
+            missing = (Failure("LostError", f"tensor {i} is not there") for i in ids if i not in entries)
+            self._failure = self._failure or next(missing, None)
 
     def go_on(self, engine: Engine) -> Failure | None:
         """Make the next ones; returns why there cannot be any. What the engine raises ends it."""

@@ -11,9 +11,8 @@ Law 4: where checks are deferred to the device, a result that replaces an input 
 Law 5: where several workers run a program together, the code is a generator. A collective is started at its
        instruction and its result is taken right before it is first read, so that it overlaps with the steps in
        between. Before the commit all workers agree that they have come this far.
-Law 6: a program may never be called again, and to write its code takes longer than to run it. So its first calls go
-       through the lines; when it has been called as often as it takes for that to pay, they are written as Python
-       (writing.py).
+Law 6: a program may never be called again, and writing its code takes longer than running it once. So its first calls
+       go through the lines. When it has been called often enough, the lines are written as Python (writing.py).
 """
 
 from __future__ import annotations

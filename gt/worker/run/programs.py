@@ -4,7 +4,7 @@ Law 1: their size is bounded. The least recently used program is forgotten first
        all others. The program defined last always stays, so that the call waiting for it can run. A program that
        several workers run together is forgotten only when the dispatcher says so: the other workers would wait while
        its text is sent again.
-Law 2: a program is lowered at its first call, not when it arrives, and its code is written at the second.
+Law 2: a program is lowered at its first call, not when it arrives. Its code is written when that pays (tiers.py).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import torch
 
 import gt
 from gt.utils import _pytree, loading
+from tests.beside_torch import same
 from tests.sim.cluster import Cluster, using
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -143,6 +144,23 @@ def test_names_of_old_and_small_modules() -> None:
     assert seen == [[[2.0, 2.0], [3.0, 3.0]]]
 
 
+@pytest.mark.parametrize("mode", ["all", "any"])
+def test_hooks_of_several_gradients(mode: str) -> None:
+    from gt.autograd.graph import register_multi_grad_hook
+
+    def story(lib: Any, register: Any) -> list[Any]:
+        seen: list[Any] = []
+        x, y, z = (lib.ones(2, requires_grad=True) for _ in range(3))
+        a, b = (x * 2).chunk(2)
+        register([a, b, y, z], lambda g: seen.append(g), mode=mode)
+        used = [a + b + y, y, z, a + b + y + z]  # not all of them in each backward
+        for loss in used:
+            loss.sum().backward(retain_graph=True)
+        return seen if mode == "all" else [len(seen)]
+
+    same(story(gt, register_multi_grad_hook), story(torch, torch.autograd.graph.register_multi_grad_hook))
+
+
 def test_a_data_set_of_tensors_is_collated() -> None:
     from gt.utils.data import Dataset
     from gt.utils.data.dataloader import DataLoader
@@ -239,6 +257,26 @@ def test_batches_are_gt_tensors(source: str, loader: str) -> None:
         assert all(isinstance(t, gt.Tensor) for batch in batches for t in batch)
     shuffled = DataLoader(dataset, batch_size=3, shuffle=True, drop_last=True)
     assert len({i for _, y in shuffled for i in np.asarray(y).tolist()}) == 9
+
+
+@pytest.mark.parametrize("source", ["torch", "numpy", "gt"])
+@pytest.mark.parametrize("loader", ["torch", "own"])
+def test_a_dataset_around_tensors_and_a_collate_function_see_its_elements(source: str, loader: str) -> None:
+    make = {"torch": torch.from_numpy, "numpy": np.asarray, "gt": gt.from_numpy}[source]
+    data = gt.utils.data if loader == "torch" else loading
+
+    class Doubled(loading.TensorDataset):
+        def __getitem__(self, index: Any) -> Any:
+            x, y = super().__getitem__(index)
+            return x * 2, y
+
+    arrays = make(DATA), make(np.arange(10))
+    dataset, part = loading.TensorDataset(*arrays), data.Subset(loading.TensorDataset(*arrays), range(5, 10))
+    for each, wanted in ((part, DATA[5:]), (Doubled(*arrays), 2 * DATA)):
+        found = [np.asarray(x).tolist() for x, _ in data.DataLoader(each, batch_size=4)]
+        assert [row for batch in found for row in batch] == wanted.tolist()
+    loads = data.DataLoader(dataset, batch_size=4, collate_fn=lambda batch: [len(batch), *(int(y) for _, y in batch)])
+    assert list(loads) == [[4, 0, 1, 2, 3], [4, 4, 5, 6, 7], [2, 8, 9]]
 
 
 def test_torchs_loader_with_a_dataset_of_ones_own() -> None:

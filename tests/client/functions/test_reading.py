@@ -11,6 +11,7 @@ import pytest
 
 import gt
 from gt.client.session.session import Session
+from gt.errors import ShapeError
 from tests.sim.cluster import Cluster, using
 
 RNG = np.random.default_rng(0)
@@ -71,6 +72,47 @@ def test_large_tensors_are_not_kept(session: Session) -> None:
     assert x.sum().item() == x.sum().item() == 10_000
     assert counts.waits == 4
     assert x._v is None or x._v.host is None
+
+
+def test_masks_of_one_tensor_are_counted_here_from_the_second_on(session: Session) -> None:
+    """As in k-means: the rows of each cluster, of more labels than are fetched at once."""
+    data, labels = RNG.normal(size=(2000, 3)), RNG.integers(0, 6, 2000)
+    x, y = gt.from_numpy(data), gt.from_numpy(labels)
+    counts = Counts(session)
+    means = [x[y == k].mean(0) for k in range(6)]
+    assert counts.waits == 2
+    for k, mean in enumerate(means):
+        np.testing.assert_allclose(mean.numpy(), data[labels == k].mean(0))
+
+
+def test_samples_that_the_host_knows_are_joined_here(session: Session) -> None:
+    """A replay buffer: which samples a batch consists of makes no new program, nor whether workers have had them."""
+    rng, memory = np.random.default_rng(3), []
+    w, programs = gt.ones(4, 2), []
+    for _ in range(12):
+        state = gt.from_numpy(rng.normal(size=4)).unsqueeze(0)
+        action = (state.float() @ w).argmax(1, keepdim=True)
+        memory.append((state, action, gt.tensor([float(action.item())])))
+        if len(memory) >= 5:
+            states, actions, rewards = zip(*[memory[i] for i in rng.integers(0, len(memory), 5)], strict=True)
+            batch = gt.cat(states), gt.cat(actions), gt.stack(rewards, 1)
+            (batch[0].sum() + batch[1] + batch[2]).mean().item()
+            assert batch[0].tolist() == [s.tolist()[0] for s in states]
+            assert batch[1].tolist() == [a.tolist()[0] for a in actions]
+            assert batch[2].tolist() == [[r.item() for r in rewards]]
+            programs.append(session.defined)
+    assert programs[-1] == programs[2]
+
+
+def test_what_cannot_be_joined_here_is_recorded(session: Session) -> None:
+    parts = [gt.tensor([1, 2]), gt.tensor([3]), gt.tensor([4.5]), gt.tensor([6])]
+    assert gt.cat(parts).tolist() == [1, 2, 3, 4.5, 6]
+    with pytest.raises(ShapeError, match="stack"):
+        gt.stack([gt.tensor([1, 2]), *parts[1:]])
+    x = gt.tensor([1.0], requires_grad=True)
+    gt.cat([gt.tensor([2.0]), x * 1, gt.tensor([3.0]), x]).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0]
 
 
 def test_comparing_every_element_takes_one_wait(session: Session) -> None:

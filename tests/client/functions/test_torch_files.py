@@ -7,8 +7,10 @@ import collections
 import io
 import os
 import pickle
+import sys
 import zipfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -210,6 +212,14 @@ def test_other_names_are_refused_with_modules_too(name: str) -> None:
     file.seek(0)
     with pytest.raises(ArgumentError, match=f"contains {name}, which is not"):
         gt.load(file, weights_only=False)
+
+
+def test_nothing_is_imported_for_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy, asked = ModuleType("lazy"), []
+    lazy.__getattr__ = asked.append  # type: ignore[method-assign]  # as modules that import what they are asked for
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    test_other_names_are_refused_with_modules_too("lazy.thing")
+    assert asked == []
 
 
 @pytest.mark.parametrize("name", ["gt.nn.functional.activations\nrelu", f"{__name__}\nNet"])

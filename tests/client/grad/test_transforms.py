@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gt
-from gt.errors import ArgumentError, AutogradError
+from gt.errors import ArgumentError, AutogradError, DTypeError
 from tests.beside_torch import same
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -72,6 +72,46 @@ def test_func_adds_nothing_to_grad_and_goes_through_outer_history() -> None:
     assert (value.item(), slope.item()) == (9.0, 6.0)
 
 
+#: Of a weight that the function uses, and of its argument.
+WITH_A_WEIGHT: list[Any] = [
+    lambda F, w, x: [F.grad(lambda x: (x**2 * w**2).sum())(x)],
+    lambda F, w, x: [*F.grad_and_value(lambda x: (x**2 * w**2).sum())(x)],
+    lambda F, w, x: F.grad(lambda x: ((x**2).sum(), w * x), has_aux=True)(x),
+    lambda F, w, x: [*F.jvp(lambda x: x**2 * w**2, (x,), (x + 1,))],
+    lambda F, w, x: [*F.jvp(lambda x: x**2, (x,), (w,))],
+    lambda F, w, x: [(pull := F.vjp(lambda x: x**2 * w**2, x))[0], pull[1](x)[0]],
+    lambda F, w, x: [(pull := F.vjp(lambda x: x**2, x))[0], pull[1](w)[0]],
+    lambda F, w, x: [F.jacrev(lambda x: x**2 * w**2)(x), F.jacfwd(lambda x: x**2 * w**2)(x)],
+    lambda F, w, x: [*F.jacrev(lambda x: (x**2, w * x), has_aux=True)(x)],
+    lambda F, w, x: [F.hessian(lambda x: (x**2 * w**2).sum())(x)],
+    lambda F, w, x: [F.vmap(F.grad(lambda x: x**2 * w.sum()))(x[0])],
+    lambda F, w, x: [F.jacrev(lambda w: x**2 * w**2)(w), F.jacfwd(lambda x: x**2)(x)],
+]
+
+
+@pytest.mark.parametrize("use", WITH_A_WEIGHT)
+@pytest.mark.parametrize("on", [True, False], ids=["", "no grad"])
+def test_what_func_returns_depends_on_the_tensors_that_its_function_uses(use: Any, on: bool) -> None:
+    def story(lib: Any) -> list[Any]:
+        w, x = lib.tensor(X + 2, requires_grad=True), lib.tensor(X)
+        with lib.set_grad_enabled(on):
+            found = use(lib.func, w, x)
+        lasting = [y for y in found if y.requires_grad]
+        if lasting:
+            sum(y.square().sum() for y in lasting).backward()
+        return [*found, w.grad if lasting else None]
+
+    same(story(gt), story(torch), rtol=1e-9)
+
+
+def test_jacobians_of_nothing_and_of_integers() -> None:
+    for jacobian in (gt.func.jacrev, gt.func.jacfwd):
+        assert jacobian(lambda x: x[:0])(gt.ones(2)).shape == (0, 2)
+        assert jacobian(lambda x: x.sum())(gt.zeros(0)).shape == (0,)
+        with pytest.raises(DTypeError, match="cast it first"):
+            jacobian(lambda x: x * 2)(gt.arange(3))
+
+
 def test_func_refuses_results_of_several_elements() -> None:
     with pytest.raises(AutogradError, match="one element"):
         gt.func.grad(lambda a: a)(gt.ones(2))
@@ -102,12 +142,13 @@ def test_batch_norms_without_statistics() -> None:
     np.testing.assert_allclose(model.eval()(gt.tensor(X).float()).detach().numpy().mean(0), 0, atol=1e-6)
 
 
-def test_functional_call_uses_the_given_tensors() -> None:
-    model = gt.nn.Linear(3, 1)
-    other = {"weight": gt.ones(1, 3), "bias": gt.zeros(1)}
-    before = model.weight.detach().numpy()
-    out = gt.func.functional_call(model, other, (gt.ones(2, 3),))
-    np.testing.assert_array_equal(out.detach().numpy(), np.full((2, 1), 3.0))
-    np.testing.assert_array_equal(model.weight.detach().numpy(), before)
-    grads = gt.func.grad(lambda p: gt.func.functional_call(model, p, (gt.ones(2, 3),)).sum())(other)
-    np.testing.assert_array_equal(grads["weight"].numpy(), np.full((1, 3), 2.0))
+def test_gradients_of_a_batch_of_seeds() -> None:
+    x, other = gt.tensor(X, requires_grad=True), gt.ones(1, requires_grad=True)
+    seeds = gt.from_numpy(np.random.default_rng(2).normal(size=(3, *X.shape)))
+    y = x.sin()
+    dx, none = gt.autograd.grad(y, [x, other], seeds, is_grads_batched=True, allow_unused=True, retain_graph=True)
+    np.testing.assert_allclose(dx.numpy(), np.cos(X) * seeds.numpy(), atol=1e-12)
+    assert none is None
+    gt.autograd.grad(y, x, (seeds,), is_grads_batched=True)
+    with pytest.raises(AutogradError, match="second time"):
+        y.sum().backward()

@@ -10,7 +10,7 @@ import pytest
 
 import gt
 from gt.client.grad import backward
-from gt.client.programs import pullback
+from gt.client.programs import pending, pullback
 from gt.client.programs.tree import Pullback
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
@@ -110,6 +110,31 @@ def test_a_gradient_that_looks_at_a_number_is_run(session: Session, run_vjps: li
     x = gt.tensor([2.0], requires_grad=True)
     for k in (3.0, 2.0, 1.5):
         assert gt.autograd.grad(x**k, x)[0].tolist() == pytest.approx([k * 2.0 ** (k - 1)])
+
+
+def test_a_gradient_is_worked_out_in_one_run_of_the_vjp(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which values it reads and what it records are seen in the same run; where there is a number, in two."""
+    runs: list[str] = []
+    run = pullback.gradients
+
+    def counted(kind: Any, *rest: Any) -> Any:
+        runs.append(kind.op.name)
+        return run(kind, *rest)
+
+    monkeypatch.setattr(pullback, "gradients", counted)
+    x = gt.randn(13, 7, requires_grad=True)
+    y = x.exp() @ gt.randn(7, 5)
+    y * 3.5
+    assert runs == ["exp", "matmul", "mul", "mul"]
+    assert pulls(y).saves == 0b010  # the other operand, for the gradient of the one that needs it
+
+
+def test_what_a_known_gradient_records_is_inferred_before(session: Session) -> None:
+    x = gt.randn(17, 7, requires_grad=True)
+    y = x.softmax(1)
+    g, before = gt.ones(17, 7), {**pending._inferred}
+    gt.autograd.grad(y, x, g)
+    assert [uses for uses in pending._inferred if uses not in before] == []
 
 
 LOOKS: dict[str, Any] = {

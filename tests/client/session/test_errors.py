@@ -28,10 +28,11 @@ from gt.errors import (
     ServerError,
     ShapeError,
 )  # fmt: skip
+from gt.transport.messages import GetStats
 from tests.beside_torch import arrays, same
 from tests.client.conftest import in_turn, run_threads
 from tests.client.mistakes import Mistakes, refused
-from tests.sessions import session_on
+from tests.sessions import raising, session_on
 from tests.sim.cluster import Cluster, using
 
 
@@ -406,3 +407,14 @@ def test_errors_of_a_thread_stay_usable(session: Session) -> None:
     run_threads(work)
     assert len(said) == 1
     assert (x * 3.0).tolist() == [3.0, 3.0]
+
+
+def test_what_was_held_back_when_the_connection_broke_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with session_on() as session:
+        gt.ones(2).sum().item()
+        session._out.append((GetStats(1), None))
+        session.give_up("the server is gone")
+        monkeypatch.setattr(session.channel, "send_all", raising(RuntimeError("the channel is closed")))
+        session.send_held()  # the timer does this
+        monkeypatch.undo()
+        session._out.clear()
