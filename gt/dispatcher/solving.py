@@ -1,11 +1,13 @@
 """The search for better plans, in a process of its own.
 
-`python -m gt.solver.background` reads a `Solve` from its standard input and writes a `PlanSolved`. It runs with the
-lowest priority; one search runs at a time. Whatever happens to it is an answer: the dispatcher never waits for ever.
+`python -m gt.solver.background` reads a `Solve` from its standard input and writes a `PlanSolved`. It gives way to
+others, and once the workers are measured to all of them; one search runs at a time. Whatever happens to it is an
+answer: the dispatcher never waits for ever.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from gt import config
 from gt.dispatcher.events import PlanSolved, Solve
 
 LIMIT_S = 300.0  #: The longest that a search may take, with the measuring of the workers before the first one.
+NICE = 10  #: How much it gives way from its first moment on: to load its libraries takes a second of a core.
 
 
 class Solving:
@@ -71,6 +74,8 @@ class Solving:
                 start_new_session=True,
             )
         process = self._process
+        with suppress(OSError):  # it may have ended
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
         try:
             out, said = process.communicate(msgspec.msgpack.encode(job), LIMIT_S)
         except subprocess.TimeoutExpired:

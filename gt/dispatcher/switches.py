@@ -48,7 +48,7 @@ RUNS = ENOUGH  #: Calls of a program before it is solved, beside the time that t
 APART = 500  #: Calls of a session from a change of its plans to the next search or trial.
 RECENT = 1000  #: A program that did not run in so many calls of its session decides nothing any more.
 GAIN = 0.95  #: A plan is switched to if it promises to take at most this part of the time,
-DOUBT = 1.5  #: or this part, on another number of workers: that is predicted less well.
+DOUBT = 1.5  #: or this part, on a number of workers of which nothing was tried: that is predicted less well.
 WORTH_S = 60.0  #: A switch has to pay for itself within so many seconds of running,
 COPY_RATE = 0.5e9  #: if so many bytes are copied in a second.
 FOUND = "plans were found; what runs now is timed first"
@@ -79,7 +79,8 @@ class Tuned:
     times: dict[int, Times] = field(default_factory=dict)  #: of calls since its plan last changed, by tier
     left: list[FoundPlan] = field(default_factory=list)  #: plans that may be tried
     found_us: int = 0  #: what a call took when they were found,
-    scale: float = 1.0  #: and that for each predicted microsecond
+    scale: float = 1.0  #: and that for each predicted microsecond;
+    scales: dict[int, float] = field(default_factory=dict)  #: the same of plans that were tried, by number of workers
 
     @property
     def is_decided(self) -> bool:
@@ -292,13 +293,13 @@ def _try(state: State, session: Session, switch: Switch, tuned: Tuned, more: str
     now_us, why = call_us(tuned.times), tuned.decision
     if why == FOUND:
         tuned.scale, why = tuned.scale * now_us / max(tuned.found_us, 1), ""
-    while tuned.left:
-        plan = tuned.left.pop(0)
+    for plan in [*tuned.left]:
         expected_us = tuned.scale * plan.time_us
         says = f"{now_us:,} us a call; {expected_us:,.0f} expected of {plan.words or 'the best plan'}{more}"
         if not _may_be_faster(tuned, plan, now_us, switch.before):
             why = why or f"stays: {says}"
-            continue
+            continue  # it may be, beside another one that is tried now
+        tuned.left.remove(plan)
         try:
             new = _new_side(session, switch, plan)
         except GTError as e:
@@ -313,13 +314,15 @@ def _try(state: State, session: Session, switch: Switch, tuned: Tuned, more: str
         _say(state, session, switch.entry, f"changes: {says}")
         _prepare(state, session, switch, new)
         return
+    tuned.left.clear()
     _end(state, session, switch, why or "stays: no plan was found")
 
 
 def _may_be_faster(tuned: Tuned, plan: FoundPlan, now_us: int, now: ProgramPlan) -> bool:
     """Whether a plan is worth a trial, beside one that takes so long."""
-    part = GAIN if math.prod(n for _, n in plan.axes) == len(now.locals) else DOUBT
-    return tuned.scale * plan.time_us <= part * now_us
+    n = math.prod(n for _, n in plan.axes)
+    part = GAIN if n == len(now.locals) or n in tuned.scales else DOUBT
+    return tuned.scales.get(n, tuned.scale) * plan.time_us <= part * now_us
 
 
 def _new_side(session: Session, switch: Switch, event: FoundPlan) -> Side:
@@ -505,6 +508,7 @@ def _judge(state: State, session: Session, switch: Switch, tuned: Tuned, plan: P
     if found is None or not found.over:
         return
     says = found.text
+    tuned.scales[len(plan.locals)] = call_us(tuned.times) / max(tuned.predicted_us, 1.0)
     kept, times = (switch.before, switch.times) if found.is_slower else (plan, tuned.times)
     tuned.left = [each for each in tuned.left if _may_be_faster(tuned, each, call_us(times), kept)]
     if not found.is_slower:

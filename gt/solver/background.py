@@ -42,19 +42,24 @@ def solve(job: Solve, hardware: Hardware) -> PlanSolved:
     limits = Limits(SEARCH_S, memory_nbytes=memory)
     pins = {f"%{k}": text for k, text in job.pins.items()}
     found = plans_on(job.text, named, list(dict.fromkeys(meshes)), hardware, pins, limits, alike=job.alike)
-    plans: dict[int, FoundPlan] = {}  # the best for each number of workers
+    plans: dict[int, FoundPlan] = {}  # the best for each number of workers,
+    others: list[FoundPlan] = []  # and what is predicted to be nearly as fast as that
     for k, each in enumerate(found):
         if not each.error and (n := math.prod(n for _, n in each.axes)) not in plans:
             one = plan_of([each, *found[:k], *found[k + 1 :]], job.text, named, (), hardware, memory)
             words = ", ".join(one.reasons.words)
             plans[n] = FoundPlan(each.axes, each.inputs, each.ways, each.time_us, words, one.explain()[:TEXT])
+            for other in each.others:
+                text = f"<plan on {' '.join(f'{a}={n}' for a, n in each.axes)}: {time_text(other.time_us)} a step>"
+                others.append(FoundPlan(each.axes, other.inputs, other.ways, other.time_us, other.name, text))
     whole = ("[]",) * len(named)
     alone_us = price_now(job.text, (("x", 1),), whole, hardware)
     if not job.fixed and 1 not in plans:  # nothing is left out because it is predicted to be slower: that may be wrong
         text = f"<plan on one worker: {time_text(alone_us)} a step>, {hardware.name}"
         plans[1] = FoundPlan((("x", 1),), whole, {}, alone_us, "one worker", text)
     current_us = price_now(job.text, job.axes, job.layouts, hardware)
-    return PlanSolved(job.session, job.program, tuple(plans.values()), current_us, alone_us if job.pins else 0.0)
+    told = (*plans.values(), *sorted(others, key=lambda each: each.time_us))
+    return PlanSolved(job.session, job.program, told, current_us, alone_us if job.pins else 0.0)
 
 
 def price_now(
@@ -97,7 +102,7 @@ def main() -> int:
     settings = config.load()
     try:
         hardware = _hardware(job, settings)
-        os.nice(19)  # now, and not before: what is measured slowly is measured wrong
+        os.nice(19)  # now, and not before: a loop that never pauses would let nobody measure
         answer = solve(job, hardware)
     except GTError as e:
         answer = PlanSolved(job.session, job.program, error=f"{type(e).__name__}: {e}")

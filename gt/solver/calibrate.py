@@ -36,9 +36,10 @@ from gt.command_line import Parser
 from gt.errors import ArgumentError, GTError, ServerError
 from gt.solver.hardware import Curve, Hardware, Link, is_off, read_off, rising
 from gt.solver.probes import FULL, KINDS, LARGE_NBYTES, QUICK, Effort, Probes
+from gt.solver.rehearsal import learned, rehearse
 from gt.solver.solve import candidate_meshes
 
-FORMAT = 11  #: of the files; other ones are not read.
+FORMAT = 12  #: of the files; other ones are not read.
 LIMIT_S = 120.0  #: The longest that measuring may take.
 BUDGET_S = 10.0  #: After so long only what is needed is measured: collectives between all workers.
 AGAIN_S = 3600.0  #: The time after which bad predictions have a file measured again.
@@ -252,8 +253,8 @@ def _measure(
         extra = probes.new_memory_us(made)
         made = dataclasses.replace(made, new_memory=((LARGE_NBYTES - 1.0, 0.0), (LARGE_NBYTES + 0.0, extra)))
     if one is None:
-        ops = probes.op_times(made)
-        return dataclasses.replace(made, ops=ops, inside=Link(1.0, 1e9), between=Link(1.0, 1e9))
+        made = dataclasses.replace(made, ops=probes.op_times(made), inside=Link(1.0, 1e9), between=Link(1.0, 1e9))
+        return learned(made, rehearse(probes, made, 1), None) if effort is FULL and probes.on_cpus else made
     curves: dict[str, Curve] = {}
     for mesh in candidate_meshes(count, made, fewer=False):
         probes.arrange(**mesh.sizes)
@@ -273,7 +274,8 @@ def _measure(
     made = dataclasses.replace(made, collectives={k: c for k, c in curves.items() if c}, ops=ops, inside=link,
                                between=link, factors=factors)  # fmt: skip
     blocking = probes.blocking()
-    return dataclasses.replace(made, blocking=blocking, overlap=1 - blocking)
+    made = dataclasses.replace(made, blocking=blocking, overlap=1 - blocking)
+    return learned(made, rehearse(probes, made, count), one) if effort is FULL and probes.on_cpus else made
 
 
 def fit_link(curve: Sequence[tuple[float, float]]) -> Link:
@@ -352,7 +354,9 @@ def _find(address: str, count: int, again: bool, effort: Effort) -> Measured:
         if found is None:
             began = time.monotonic()
             hardware = measure(workers, effort)
-            found = Measured(FORMAT, gt.__version__, tuple(workers), hardware, time.time(), time.monotonic() - began)
+            took_s = time.monotonic() - began
+            # The steps of the rehearsal count as one of each kind.
+            found = Measured(FORMAT, gt.__version__, tuple(workers), hardware, time.time(), took_s, 1, 1)
             _write(found)
         return found
     finally:

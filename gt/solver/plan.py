@@ -329,7 +329,7 @@ def plan_of(
     hardware: Hardware, memory_nbytes: int, programs: int = 1,
 ) -> Plan:  # fmt: skip
     """The first of the answers as a plan; the others are its alternatives."""
-    best = found[0]
+    best = msgspec.structs.replace(found[0], others=())
     inputs = tuple([
         PlannedInput(name, role, repr(input_spec(shape, dtype)), text)
         for (name, role), (shape, dtype), text in zip(named, program.inputs, best.inputs, strict=True)

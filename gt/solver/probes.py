@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -140,16 +141,27 @@ class Probes:
             return [self._taken_us(program) for _ in range(times)]
         recorder().settle()
         marks = [self.session.seq]
-        for _ in range(times):  # one after the other, without waiting: beside a busy session each wait is long
+        # One is sent while the one before runs: beside a busy session each wait is long, and others wait for all that
+        # the workers were sent.
+        for _ in range(times):
             results = program()
             recorder().settle()
             del results
+            before = marks[-1]
             marks.append(self.session.seq)
+            self.session.wait(partial(self._has_done, before))
         self.finish()
+        us = self.calls_since(marks[0], waiting)
+        return [sum(us[a - marks[0] : b - marks[0]]) for a, b in pairwise(marks)]
+
+    def _has_done(self, seq: int) -> bool:
+        return self.session.done >= seq
+
+    def calls_since(self, first: int, waiting: bool) -> list[int]:
+        """How long each call after that one took, on the slowest worker: see `time_us`."""
         rows = [w.get("session", {}).get("recent", ()) for w in self._workers()]
         each = [{seq: took_us if waiting else cpu_us for seq, cpu_us, took_us, _ in row} for row in rows]
-        us = [max(row.get(seq, 0) for row in each) for seq in range(marks[0] + 1, marks[-1] + 1)]
-        return [sum(us[a - marks[0] : b - marks[0]]) for a, b in pairwise(marks)]
+        return [max(row.get(seq, 0) for row in each) for seq in range(first + 1, self.session.seq + 1)]
 
     def _taken_us(self, program: Callable[[], Any]) -> int:
         before = self.clocks()
@@ -230,7 +242,7 @@ class Probes:
 
     def kernel_us(self, nbytes: int) -> float:
         """A kernel that reads and writes so many bytes."""
-        count = 160 if nbytes < 1 << 18 else 48 if nbytes < 1 << 21 else 8 if nbytes < 1 << 25 else 2
+        count = 160 if nbytes < 1 << 18 else 48 if nbytes < 1 << 21 else 8 if nbytes < 1 << 25 else 1
         return self.each_us(lambda x, _: x.relu(), (nbytes // 8,), (1,), count)
 
     def new_memory_us(self, known: Hardware) -> float:
@@ -244,11 +256,17 @@ class Probes:
 
     def call_us(self, calls: int = 12) -> float:
         """A call that does next to nothing, in a loop that does not wait for it. On CPUs from the end of one to the end
-        of the next: what other sessions run between some of them has no part in it."""
-        x = self.whole((4,))
+        of the next: what other sessions run between some of them has no part in it. They wait behind a longer call, so
+        that it does not matter how fast this process sends them."""
+        x, width = self.whole((4,)), 2 * self.effort.width
+        before, second = self._operands("", (width, width), (width, width), gt.float32)
         best, gaps = math.inf, []
         for _ in range(3 * self.effort.repeats):
-            began, first = time.perf_counter(), self.session.seq
+            began, first = time.perf_counter(), self.session.seq + 1
+            if self.on_cpus:
+                longer = before @ second
+                recorder().settle()
+                del longer
             for _ in range(calls):
                 x = x.relu()
                 recorder().settle()
@@ -256,7 +274,7 @@ class Probes:
             best = min(best, (time.perf_counter() - began) / calls * 1e6)
             if self.on_cpus:
                 for w in self._workers()[: math.prod(self.axes.values())]:
-                    ends = [end_us for seq, _, _, end_us in w.get("session", {}).get("recent", ()) if seq > first]
+                    ends = [end_us for seq, _, _, end_us in w.get("session", {}).get("recent", ()) if seq >= first]
                     gaps += [b - a for a, b in pairwise(ends)]
         return min(statistics.quantiles(gaps, n=4)[0], best) if gaps else best
 

@@ -37,6 +37,15 @@ class SolveJob(msgspec.Struct, frozen=True):
     alike: tuple[tuple[int, ...], ...] = ()  #: inputs that must have the same layout
 
 
+class OtherAnswer(msgspec.Struct, frozen=True):
+    """Another plan on the same mesh, that may turn out to be faster."""
+
+    name: str
+    inputs: tuple[str, ...]
+    ways: dict[int, Chosen]
+    time_us: float
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What was found on one mesh; `error` instead if there is no plan."""
 
@@ -55,6 +64,7 @@ class Answer(msgspec.Struct, frozen=True):
     seeds: dict[str, float] = {}
     reasons: Reasons | None = None
     log: tuple[str, ...] = ()
+    others: tuple[OtherAnswer, ...] = ()
     error: str = ""
     missing_nbytes: float = 0.0
 
@@ -86,7 +96,10 @@ def answer_of(solved: Solved) -> Answer:
         solved.mesh.axes, tuple(map(repr, solved.inputs)), solved.ways, price.time_us, price.compute_us,
         price.communication_us, price.received_nbytes, price.input_nbytes, price.peak_nbytes, solved.objective_us,
         solved.bound_us, solved.note, solved.seeds, reasons_of(solved.problem, solved.assigned, price),
-        tuple(solved.log),
+        tuple(solved.log), tuple([
+            OtherAnswer(each.name, tuple(map(repr, each.inputs)), each.ways, each.price.time_us)
+            for each in solved.others
+        ]),
     )  # fmt: skip
 
 

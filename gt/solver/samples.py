@@ -1,7 +1,9 @@
-"""A training step with the ops that most models have, of any size. It is recorded on paper; probes.py times its ops."""
+"""A training step with the ops that most models have, of any size. Recorded on paper, probes.py times its ops;
+rehearsal.py runs it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gt
@@ -48,20 +50,26 @@ class _Net(nn.Module):
         return text + scores + F.avg_pool2d(c, 2).square().mean()
 
 
-def sample_program(scale: int) -> RecordedProgram:
-    """The program of the step. With a scale of 1 it has next to nothing to do; the work of most ops grows with the
+def sample_step(scale: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The step and its arguments. With a scale of 1 it has next to nothing to do; the work of most ops grows with the
     square of the scale."""
+    model = _Net(64 * scale, 16 * scale, max(8, scale))
+    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(model: Any, optimizer: Any, words: Any, labels: Any, pictures: Any) -> Any:
+        loss = model(words, labels, pictures)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    words, labels = (gt.full((4, 4 * scale), k, dtype=gt.int64) for k in (0, 1))
+    return step, (model, optimizer, words, labels, gt.ones(4, 3, 4 * scale, 4 * scale))
+
+
+def sample_program(scale: int) -> RecordedProgram:
+    """The program of the step."""
     with gt.enable_grad(), gt.on_paper():
-        model = _Net(64 * scale, 16 * scale, max(8, scale))
-        optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
-
-        def step(words: Any, labels: Any, pictures: Any) -> Any:
-            loss = model(words, labels, pictures)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        words, labels = (gt.full((4, 4 * scale), k, dtype=gt.int64) for k in (0, 1))
-        return record_step(step, words, labels, gt.ones(4, 3, 4 * scale, 4 * scale)).largest
+        step, arguments = sample_step(scale)
+        return record_step(step, *arguments).largest

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, product
 
 from gt.chosen import Chosen
 from gt.dispatcher.planner.plan import Planned, plan_program
@@ -51,6 +51,9 @@ PLAIN = 20_000
 #: The same for the best of these with other layouts of some inputs (polish.py), if it is not much slower than the plan
 #: of the search.
 POLISHED, NEAR = 60_000, 1.03
+#: Predictions are a model: so other plans that were emitted are told too, if they are predicted to take at most so many
+#: times as long as the best one, and compute or communicate another amount, by this part of its time.
+TOLD, ALIKE, MOST_TOLD = 1.3, 0.1, 2
 #: In a small problem, plans are also searched for as if reductions of gradients were hidden behind these
 #: shares of the backward pass.
 OVERLAPS = (0.5, 1.0)
@@ -70,6 +73,16 @@ class NotFaster(GTError):
     """No plan on this mesh is as fast as one that is known already."""
 
 
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Another plan on the same mesh, that may turn out to be faster."""
+
+    name: str
+    inputs: list[Layout]
+    ways: dict[int, Chosen]
+    price: Price
+
+
 @dataclass(slots=True)
 class Solved:
     """The best plan of one mesh."""
@@ -86,6 +99,7 @@ class Solved:
     problem: Problem
     assigned: list[int]
     log: list[str] = field(default_factory=list)
+    others: list[Other] = field(default_factory=list)  #: the fastest first
 
     @property
     def gap(self) -> float:
@@ -250,9 +264,11 @@ def _emit_others(
     if not most:
         return
     first = ("search", solved.assigned, solved.objective_us)
+    seen = [Other("search", solved.inputs, solved.ways, solved.price)]
     given = _given(problem, starts)
     plain = [(name, plain_plan(problem, inputs)) for name, inputs in given[: PLAIN // len(problem.program.code)]]
     fitting = [each for each in plain if each[1].price.peak_nbytes <= memory]
+    seen += [Other(name, each.inputs, {}, each.price) for name, each in fitting]
     if fitting:
         name, best = min(fitting, key=lambda each: each[1].price.time_us)
         if best.price.time_us <= NEAR * solved.price.time_us:
@@ -264,19 +280,36 @@ def _emit_others(
     candidates = [first, *_overlapping(solved, rows, limits), *_others(problem, starts, given[:most])]
     tried = {(tuple(first[1]), True)}
     # The cheapest path of a value by itself may not be the one that overlaps best: the planner's own come second.
-    for with_paths in (True, False):
-        for name, assigned, _ in candidates:
-            if len(tried) > most:
-                return
-            if (tuple(assigned), with_paths) in tried:
-                continue
-            tried.add((tuple(assigned), with_paths))
-            ways, inputs, planned, price = _emitted(problem, assigned, with_paths)
-            if price.time_us < solved.price.time_us and price.peak_nbytes <= memory:
-                paths = "" if with_paths else ", paths of the planner"
-                say(f"  {name}{paths}: emitted {price.time_us:,.0f} us")
-                solved.inputs, solved.ways, solved.planned, solved.price = inputs, ways, planned, price
-                solved.assigned = assigned
+    for with_paths, (name, assigned, _) in product((True, False), candidates):
+        if len(tried) > most:
+            break
+        if (tuple(assigned), with_paths) in tried:
+            continue
+        tried.add((tuple(assigned), with_paths))
+        ways, inputs, planned, price = _emitted(problem, assigned, with_paths)
+        if price.peak_nbytes > memory:
+            continue
+        seen.append(Other(name, inputs, ways, price))
+        if price.time_us < solved.price.time_us:
+            paths = "" if with_paths else ", paths of the planner"
+            say(f"  {name}{paths}: emitted {price.time_us:,.0f} us")
+            solved.inputs, solved.ways, solved.planned, solved.price = inputs, ways, planned, price
+            solved.assigned = assigned
+    solved.others = _apart(solved.price, seen)
+
+
+def _apart(best: Price, seen: Sequence[Other]) -> list[Other]:
+    """Some of these plans that are not like the best one, nor like each other: see TOLD."""
+    found: list[Other] = []
+    for each in sorted(seen, key=lambda each: each.price.time_us):
+        if each.price.time_us > TOLD * best.time_us or len(found) == MOST_TOLD:
+            break
+        if all(
+            abs(each.price.compute_us - one.compute_us) + abs(each.price.communication_us - one.communication_us)
+            > ALIKE * best.time_us for one in (best, *[other.price for other in found])
+        ):  # fmt: skip
+            found.append(each)
+    return found
 
 
 def _overlapping(solved: Solved, rows: Sequence[MemoryRow], limits: Limits) -> list[Start]:

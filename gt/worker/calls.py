@@ -497,8 +497,8 @@ def is_quick(known: Known) -> bool:
 
 
 def takes_long(known: Known) -> bool:
-    """Whether calls of this program have taken so long that others should not wait for one."""
-    return known.run_us > LONG_US * known.hits
+    """Whether calls of this program have taken so long that others should not wait for one, or nobody knows."""
+    return not known.hits or known.run_us > LONG_US * known.hits
 
 
 def _since_us(running: Running, now_ns: int) -> int:

@@ -308,10 +308,11 @@ def one_worker(time_us: float) -> ev.FoundPlan:
     return ev.FoundPlan((("x", 1),), ("[]",), time_us=time_us, words="one worker")
 
 
-def tried_in_vain(other_us: float) -> Loop:
-    """A loop whose best plan was slower than predicted: it was left again. Another one is predicted for one worker."""
+def tried_in_vain(other_us: float, workers: int = 1) -> Loop:
+    """A loop whose best plan was slower than predicted: it was left again. Another one is predicted, for one worker."""
     loop = searched()
-    loop.prepare(loop.found("[8@x]", 1.0, (("x", 2),), one_worker(other_us)))
+    other = msgspec.structs.replace(one_worker(other_us), axes=(("x", workers),))
+    loop.prepare(loop.found("[8@x]", 1.0, (("x", 2),), other))
     loop.call()
     loop.done(-1)
     loop.done(loop.client.seq)
@@ -343,6 +344,21 @@ def test_a_plan_on_another_number_of_workers_is_tried_later_if_the_best_one_was_
     assert loop.decisions()[-1].startswith("changed: 250,000 us a call, 1,000,000 before")
     (row,) = switches.about(loop.client.session)
     assert (row["workers"], row["decision"]) == ([1], loop.decisions()[-1])
+
+
+def test_a_plan_that_was_not_worth_a_change_is_tried_beside_one_on_another_number_of_workers() -> None:
+    loop = searched()
+    loop.prepare(loop.found("[8@x]", 1.95, (("x", 2),), one_worker(1.0)))
+    assert loop.decisions()[-1].endswith("expected of one worker")
+    loop.call()
+    loop.done(-1)
+    loop.workers[0].done(loop.client, loop.client.seq)
+    for _ in range(2 * switches.APART):
+        loop.call()
+        loop.workers[0].done(loop.client, loop.client.seq, LONG_US * 8 // 10)
+        if loop.decisions()[-1].startswith("changes: 800,000"):
+            break
+    assert loop.decisions()[-1] == "changes: 800,000 us a call; 975,000 expected of the best plan"
 
 
 def test_what_is_told_of_a_plan_is_told_again_when_a_trial_leads_back_to_it() -> None:
@@ -382,9 +398,11 @@ def test_what_is_told_of_a_plan_is_told_again_when_a_trial_leads_back_to_it() ->
     assert told() == ("the best", 1.0, "", LONG_US // 2)
 
 
-@pytest.mark.parametrize("other_us", [3.1, 100.0])
-def test_a_plan_that_is_predicted_to_be_much_slower_is_not_tried(other_us: float) -> None:
-    loop = tried_in_vain(other_us)
+@pytest.mark.parametrize(
+    ("other_us", "workers"), [(3.1, 1), (100.0, 1), pytest.param(0.6, 2, id="on as many workers as were tried")]
+)
+def test_a_plan_that_is_expected_to_be_much_slower_is_not_tried(other_us: float, workers: int) -> None:
+    loop = tried_in_vain(other_us, workers)
     decided = loop.decisions()
     loop.steps(2 * switches.APART)
     assert loop.decisions() == decided

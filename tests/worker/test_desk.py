@@ -92,6 +92,16 @@ def test_a_short_call_ends_before_the_long_one_that_runs(long: Driver) -> None:
     assert (long.stats()["beside"], long.stats()["calls"]) == (1, 2)
 
 
+def test_who_does_short_work_is_called_for_a_call_of_which_nothing_is_known(long: Driver) -> None:
+    with computing(long):
+        assert long.core.desk.long
+    known = next(each for each in long.core.programs if each.hits)
+    known.run_us = 10  # now it is known: nobody has to be woken for it
+    long.core.engine.begun.clear()
+    with computing(long, 11):
+        assert not long.core.desk.long
+
+
 def test_other_calls_wait_for_the_runner(long: Driver) -> None:
     bulk = long.beside()
     with computing(long):

@@ -18,6 +18,7 @@ start.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -25,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,6 +141,7 @@ class Sockets:
         if self._device is None:
             here = self._listening.getsockname()[0] if self._reach is None else home(self._reach.me)
             self._device = dist.ProcessGroupGloo.create_device(hostname=here)
+            _let_send()
         options = dist.ProcessGroupGloo._Options()
         options._devices = [self._device]
         options._timeout = min(self._timeout, MEETING)
@@ -149,6 +152,14 @@ class Sockets:
             store, gloo, rank, len(key.workers), self._engine_device, self._timeout, min(self._timeout, MEETING)
         )
         return _GlooGroup(key, gloo, devices, self)
+
+
+def _let_send() -> None:
+    """gloo's thread for sockets polls while another one sends: it must not keep that one from its core."""
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # it has ended
+            if (task / "comm").read_text() == "gloo_tcp_loop\n":
+                os.setpriority(os.PRIO_PROCESS, int(task.name), 10)  # a search has 19
 
 
 class _Meeting:
