@@ -118,11 +118,11 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class CheckProgram(msgspec.Struct, frozen=True):
-    """Please check this program, outside the event loop if it is large, and come back with ProgramChecked."""
+    """Please check this program and come back with ProgramChecked."""
 
     program: bytes
     text: Program
-    nbytes: int  #: of the text
+    at_once: bool = False  #: In the event loop: it is small, and nobody else waits. Else outside of it.
 
 
 class MakePlan(msgspec.Struct, frozen=True):

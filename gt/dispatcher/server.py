@@ -7,8 +7,8 @@ Law 3: time enters the machine every TICK_S and at no other moment.
 
 The loop reads what has come, hands each message to `handle`, does what that asks for, and sleeps when
 nothing is left. New programs are checked, and planned for several workers, in one background thread, so that one
-user's large program does not hold up the others' calls. Small ones are checked at once: to wake that thread, and to be
-woken by it, would take longer. Better plans are searched for in another process (solving.py).
+user's programs do not hold up the others' calls. Small ones of the only user are checked at once: to wake that thread,
+and to be woken by it, would take longer. Better plans are searched for in another process (solving.py).
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ SWITCH_S = 0.0005
 #: How long the loop looks for a worker's answer before it sleeps. Where there is one CPU the worker needs it.
 SPIN_S = 80e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 
-
-SMALL_NBYTES = 4096  #: Programs whose text is not longer are checked by the loop: less than half a millisecond.
 
 _EXCHANGED = (messages.Fetch, messages.Chunk)  #: Messages whose sender expects an answer soon, or gives one.
 _HELLOS = (messages.Hello, messages.WorkerHello, messages.Alive)
@@ -267,7 +265,7 @@ class Server:
                     self._flush()
         elif type(action) is events.CheckProgram or type(action) is events.MakePlan:
             self._at_work += 1
-            if type(action) is events.CheckProgram and action.nbytes <= SMALL_NBYTES:
+            if type(action) is events.CheckProgram and action.at_once:
                 self._ready.append(self._recorder.work_off(action, work_off))
             else:
                 self._jobs.put(action)

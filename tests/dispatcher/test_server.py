@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-import msgspec
 import pytest
 
 from gt.dispatcher import events as ev
@@ -49,13 +48,13 @@ class Machine:
         if isinstance(message, WorkerHello):
             return [ev.Send(peer, WorkerWelcome(1, 5))]
         if isinstance(message, Define):
-            return [ev.CheckProgram(b"name", message.program, len(msgspec.msgpack.encode(message.program)))]
+            return [ev.CheckProgram(b"name", message.program, at_once=message.compile < 0)]
         if isinstance(message, Goodbye):
             return [ev.Disconnect(peer)]
         if isinstance(message, Hello) and message.name == "raise":
             raise RuntimeError("a defect")
         if isinstance(message, Hello) and message.name == "unencodable":
-            return [ev.Send(peer, Stats(1, {"x": object()})), ev.CheckProgram(b"after", EMPTY, 0)]
+            return [ev.Send(peer, Stats(1, {"x": object()})), ev.CheckProgram(b"after", EMPTY)]
         return []
 
     def wait_for(self, wanted: Callable[[ev.Event], bool]) -> ev.Event:
@@ -145,7 +144,7 @@ def test_checks_come_back(machine: Machine, connect: Callable[..., PlainChannel]
     assert bad.error == "outputs must be results, each named once"
 
 
-def test_only_large_programs_are_checked_in_the_background(
+def test_programs_are_checked_in_the_background_if_others_may_wait(
     machine: Machine, connect: Callable[..., PlainChannel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where: list[str] = []
@@ -155,9 +154,9 @@ def test_only_large_programs_are_checked_in_the_background(
         return work_off(job)
 
     monkeypatch.setattr(server_module, "work_off", noted)
-    large = Program(tuple(((n,), "float32") for n in range(1000)), "", (), (), (), ())
-    for program in (EMPTY, large):
-        connect(Define(program))
+    other = Program((((2,), "float32"),), "", (), (), (), ())
+    for program, compile in ((EMPTY, -1), (other, 0)):
+        connect(Define(program, compile=compile))
         machine.wait_for(lambda e, p=program: isinstance(e, ev.ProgramChecked) and e.checked.program == p)
     assert where[0] != "gt-plan"
     assert where[1] == "gt-plan"

@@ -12,7 +12,6 @@ import numpy as np
 from gt import dtypes
 from gt.client.mesh import sharding
 from gt.client.programs import kinds
-from gt.client.programs.pending import keep
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
@@ -39,7 +38,7 @@ def upload(op: str, array: np.ndarray[Any, Any], layout: Any = None) -> Tensor:
     text = "" if layout is None else sharding.layout_text(op, shape, layout)
     if array.nbytes <= BY_VALUE_NBYTES:
         made = apply(kinds.data[shape, dtype.name], (array.tobytes(),))
-        keep(made._v, array)  # reading it, or what is computed of it, need not wait for it
+        made._v.given = array.copy()
         return made if layout is None else pinned(made, text)
     session, made_of = recording.recorder().session, spec(shape, dtype)
     return Tensor(

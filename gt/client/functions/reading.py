@@ -59,7 +59,7 @@ def _data(rec: Recorder, t: Tensor, index: bool = False) -> np.ndarray[Any, Any]
         keep(base, whole, whole=True)
         if v.host is None and not _computed(rec, v, index):
             assert alias.kind is not None
-            v.host = hosted.view(alias.kind, base, alias.args)[alias.part]
+            v.host = hosted.view(alias.kind, base.spec, base.host, alias.args)[alias.part]
     return rec.session.fetch(v)
 
 
@@ -85,7 +85,8 @@ def _computed(rec: Recorder, v: Value, index: bool, fetching: bool = False) -> b
 
 
 def known_data(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """The data of tensors that the host knows, and that no gradient needs; empty if there is another among them."""
+    """The data of tensors that the host knows or has given, and that no gradient needs; empty if there is another among
+    them."""
     rec = recorder()
     if rec.tracing or rec.session.meshes.several or rec.session.on_paper:
         return []
@@ -99,13 +100,15 @@ def known_data(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
 
 
 def _known(t: Tensor) -> np.ndarray[Any, Any] | None:
-    """The data of a tensor, if the host knows it, or what it is a view of."""
+    """The data of a tensor, if the host knows it or has given it, or what it is a view of."""
     v, alias = t._v or t._read(), t._x
-    if v.host is None and alias is not None and (base := alias.base) is not None and _known(base) is not None:
-        if hosted.small_view(base._spec, v.spec, alias.kind, alias.args):
+    if v.host is not None:
+        return v.host
+    if v.given is None and alias is not None and (base := alias.base) is not None:
+        if hosted.small_view(base._spec, v.spec, alias.kind, alias.args) and (data := _known(base)) is not None:
             assert alias.kind is not None
-            v.host = hosted.view(alias.kind, base._v or base._read(), alias.args)[alias.part]
-    return v.host
+            v.given = hosted.view(alias.kind, base._spec, data, alias.args)[alias.part]
+    return v.given
 
 
 def between_programs(tensors: Sequence[Any]) -> bool:

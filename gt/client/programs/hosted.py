@@ -127,10 +127,10 @@ def small_view(base: Spec, view: Spec, kind: Kind | None, args: Sequence[Any]) -
     return all(type(a) is int for a in args)
 
 
-def view(kind: Kind, base: Value, args: Sequence[Any]) -> list[Array]:
-    """The results of a view of a value that is known."""
-    specs = [base.spec, *(SCALARS["i"] for _ in args)]
-    return run(kind, specs, as_tuple(kind.op.infer(*specs, **kind.attrs)), (base.host, *args))
+def view(kind: Kind, base: Spec, data: Array, args: Sequence[Any]) -> list[Array]:
+    """The results of a view of a value whose data is known."""
+    specs = [base, *(SCALARS["i"] for _ in args)]
+    return run(kind, specs, as_tuple(kind.op.infer(*specs, **kind.attrs)), (data, *args))
 
 
 def _known(kind: Kind) -> bool:

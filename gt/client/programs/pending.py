@@ -34,6 +34,9 @@ class Value(msgspec.Struct, eq=False, gc=False):
     handle: RemoteId | None = None
     replaces: int | None = None  #: The input of its program that it was written over.
     host: Any = None  #: Its data as an array that nobody changes, where the host knows it: see hosted.py.
+    #: The host data that it was made of. Reading it still waits for the worker: what was read is there, whatever fails
+    #: later. See `reading.known_data`.
+    given: Any = None
     copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
     asked: bool = False  #: Something was read that was made of it; see hosted.py.
     count: int = -1  #: How many of its elements are nonzero, once somebody has asked; see functions/masks.py.

@@ -11,7 +11,7 @@ import pytest
 
 import gt
 from gt.client.session.session import Session
-from gt.errors import ShapeError
+from gt.errors import IndexOutOfRange, ShapeError
 from tests.sim.cluster import Cluster, using
 
 RNG = np.random.default_rng(0)
@@ -113,6 +113,14 @@ def test_what_cannot_be_joined_here_is_recorded(session: Session) -> None:
     gt.cat([gt.tensor([2.0]), x * 1, gt.tensor([3.0]), x]).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [2.0]
+
+
+def test_what_was_read_is_there_whatever_fails_later(session: Session) -> None:
+    x, w = gt.tensor([1.0, 2.0, 3.0]), gt.ones(3)
+    assert x.tolist() == [1, 2, 3]
+    with pytest.raises(IndexOutOfRange):
+        (x * w[(x * 5).long()]).tolist()
+    assert (x + 1).tolist() == [2, 3, 4]
 
 
 def test_comparing_every_element_takes_one_wait(session: Session) -> None:
