@@ -23,7 +23,7 @@ loaded by `import gt`. The files, in the order in which a plan is found:
     17. pictures.py     a plan as a picture; units.py writes times and sizes
     18. plan.py         the plan as users see it: `gt.plan`, `Plan.explain()`, ...
 
-calibrate.py measures the hardware of the workers of a server, with the programs of probes.py and samples.py.
-background.py searches on behalf of a running session, in a process of its own; running.py has `gt.explain()` and
-`gt.autoshard`.
+calibrate.py measures the hardware of the workers of a server, with the programs of probes.py and samples.py, and the
+steps of rehearsal.py. background.py searches on behalf of a running session, in a process of its own; running.py has
+`gt.explain()` and `gt.autoshard`.
 """
