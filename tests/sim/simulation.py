@@ -103,7 +103,8 @@ if find_spec("torch") is not None:
 
     ENGINES += ["torch", Late]
     LIMITS[gt.worker.engines.captures] = {"WATCHED": 1}
-BUDGET = 20_000  #: Moves of one world; it takes a few hundred.
+#: Moves of one world; it takes a few hundred, or tens of thousands where sessions move again and again.
+BUDGET = 100_000
 
 
 class Died(BaseException):
