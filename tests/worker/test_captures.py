@@ -217,6 +217,25 @@ def test_graphs_share_their_memory(device: Pretend) -> None:
     assert replays() > 10
 
 
+def test_a_result_of_a_graph_is_read_again_and_again_by_another_one(device: Pretend) -> None:
+    """The graph that reads it was captured on the memory of the graph that made it, which then is used for others."""
+
+    def one(x: Any, a: float) -> Any:
+        return ((x * a).sin() + 1).abs().sqrt()
+
+    def two(x: Any) -> Any:
+        return (((x + 1).cos() - 1).abs().sqrt() * 2).sum()
+
+    first, second = gt.function(one), gt.function(two)
+    data = np.arange(512, dtype=np.float32).reshape(64, 8)
+    x = gt.from_numpy(data)
+    made = [first(x, 0.1 * i) for i in range(20)][-1]
+    read = [second(made).item() for _ in range(20)]
+    first(x, 5.0)
+    assert {*read, second(made).item(), second(made).item()} == {read[0]}
+    assert read[0] == pytest.approx(plainly(lambda: two(one(gt.from_numpy(data), 1.9)).item()), rel=1e-5)
+
+
 @pytest.mark.parametrize("n", [4, 512])  # a small result has a place of its own, a large one is in shared memory
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_result_that_another_program_updates_stays_as_that_left_it(device: Pretend, n: int, fails: bool) -> None:

@@ -73,6 +73,9 @@ class CapturedProgram(Protocol):
     copied: list[int]  #: Inputs that are copied in: any array will do.
     stale: bool  #: An array that is part of the graph is gone.
 
+    def fits(self, arrays: Sequence[Array | None]) -> bool:
+        """Whether these arrays are the captured ones, where that matters."""
+
 
 class Rest(NamedTuple):
     """A tier that could not be captured in a session, and is not used there for a while."""

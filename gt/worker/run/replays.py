@@ -55,6 +55,8 @@ class Replay:
         kept = [e for i, e in enumerate(after) if i not in self._loose]
         if any(e is None or e.taint or e.shared for e in kept):
             return False
+        if not self.captured.fits([None if e is None else e.array for e in after]):
+            return False  # an input was another graph's result: it was moved before that memory was used
         self._arrays, self._version = [*map(id, map(_array, kept))], store.version
         return True
 
