@@ -216,9 +216,12 @@ class World:
         while self.to_come or any(not c.leaving and not c.dead for c in self.clients):
             self.turn(waiting=False)
         self.cluster.run()
-        for seconds in (4000.0, 1.0):  # leases end; shelves of sessions that had still work end a tick after it
-            self.cluster.pass_time(seconds)
-            self.cluster.run()
+        self.cluster.pass_time(4000.0)  # leases end
+        self.cluster.run()
+        for _ in range(10):  # and shelves of sessions that had still work, or slow uploads before it, soon after it
+            if self.cluster.machine.state.sessions:
+                self.cluster.pass_time(1.0)
+                self.cluster.run()
         self.nothing_left()
 
     def turn(self, waiting: bool) -> None:
