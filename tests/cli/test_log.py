@@ -121,7 +121,9 @@ def test_a_failed_call(logged: Logged, capsys: pytest.CaptureFixture[str]) -> No
     assert "index 999 is out of range for size 300" in story
     assert logged.ask(capsys, "--session", "1", "--errors") == errors
     assert re.search(r"\(test_log\.py:\d+, instruction \d+ of ", errors)
-    number, reason = re.search(r"the first, in line (\d+): session 1 (.*)", logged.ask(capsys)).groups()  # type: ignore[union-attr]
+    found = re.search(r"the first, in line (\d+): session 1 (.*)", logged.ask(capsys))
+    assert found is not None
+    number, reason = found.groups()
     assert errors.splitlines()[0].split()[2] == number
     assert reason in errors.splitlines()[0]
 
